@@ -1,0 +1,170 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(const fs::path& path, const char* what, int error) {
+  const bool missing = error == ENOENT || error == ENOTDIR;
+  throw Error(missing ? ErrorKind::invalid_argument : ErrorKind::io, path.string(),
+              str(what, ": ", std::strerror(error)), missing ? "check the path" : "");
+}
+
+// The folder that holds `path`, also for "name" and "folder/".
+fs::path parent_of(const fs::path& path) {
+  const fs::path absolute = fs::absolute(path).lexically_normal();
+  return absolute.has_filename() ? absolute.parent_path() : absolute.parent_path().parent_path();
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail(path, "cannot open", errno);
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd);
+    throw Error(ErrorKind::invalid_argument, path.string(), "expected a regular file");
+  }
+  size_ = static_cast<size_t>(status.st_size);
+  if (size_ > 0) {
+    void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int error = errno;
+    ::close(fd);
+    if (mapping == MAP_FAILED) fail(path, "cannot map", error);
+    data_ = static_cast<const std::byte*>(mapping);
+  } else {
+    ::close(fd);
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::drop(std::span<const std::byte> part) const noexcept {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+OutputFile::OutputFile(const fs::path& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail(path, "cannot create", errno);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail(path_, "cannot write", errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+}
+
+void OutputFile::close() {
+  if (fd_ < 0) return;
+  if (::fsync(fd_) != 0) fail(path_, "cannot flush to disk", errno);
+  const int fd = fd_;
+  fd_ = -1;
+  if (::close(fd) != 0) fail(path_, "cannot close", errno);
+}
+
+StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace)
+    : final_(fs::absolute(final_path).lexically_normal()) {
+  if (!final_.has_filename()) final_ = final_.parent_path();
+  if (fs::exists(final_)) {
+    if (!fs::is_directory(final_)) {
+      throw Error(ErrorKind::invalid_argument, final_.string(), "is a file, expected a folder", "name another output");
+    }
+    if (!replace && !fs::is_empty(final_)) {
+      throw Error(ErrorKind::invalid_argument, final_.string(), "output folder exists and is not empty",
+                  "name another output or pass --force to replace it");
+    }
+  }
+  std::error_code error;
+  fs::create_directories(final_.parent_path(), error);
+  if (error) throw Error(ErrorKind::io, final_.parent_path().string(), "cannot create folder: " + error.message());
+  std::string name = (final_.parent_path() / ("." + final_.filename().string() + ".partial-XXXXXX")).string();
+  if (::mkdtemp(name.data()) == nullptr) fail(name, "cannot create folder", errno);
+  ::chmod(name.c_str(), 0755);
+  staging_ = name;
+}
+
+StagedDirectory::~StagedDirectory() {
+  if (committed_) return;
+  std::error_code ignored;
+  fs::remove_all(staging_, ignored);
+}
+
+void StagedDirectory::commit() {
+  sync_directory(staging_);
+  fs::path aside;
+  if (fs::exists(final_)) {
+    if (fs::is_empty(final_)) {
+      fs::remove(final_);
+    } else {
+      aside = staging_;
+      aside += ".replaced";
+      fs::rename(final_, aside);
+    }
+  }
+  std::error_code error;
+  fs::rename(staging_, final_, error);
+  if (error) {
+    if (!aside.empty()) fs::rename(aside, final_);
+    throw Error(ErrorKind::io, final_.string(), "cannot rename the finished output here: " + error.message());
+  }
+  committed_ = true;
+  sync_directory(final_.parent_path());
+  if (!aside.empty()) fs::remove_all(aside, error);
+}
+
+std::string read_text(const fs::path& path) {
+  const MappedFile file(path);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+void write_atomically(const fs::path& path, std::string_view content) {
+  fs::path temporary = parent_of(path) / ("." + path.filename().string() + ".partial-" + std::to_string(::getpid()));
+  try {
+    OutputFile out(temporary);
+    out.write_at(0, std::as_bytes(std::span(content)));
+    out.close();
+    fs::rename(temporary, path);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
+  sync_directory(parent_of(path));
+}
+
+void sync_directory(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail(path, "cannot open folder", errno);
+  const int result = ::fsync(fd);
+  ::close(fd);
+  // Some file systems have no fsync for folders; they say EINVAL.
+  if (result != 0 && errno != EINVAL) fail(path, "cannot flush folder to disk", errno);
+}
+
+}  // namespace gramian

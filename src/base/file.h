@@ -1,0 +1,78 @@
+// Files: read-only mappings, and outputs that appear under their final name only when they are complete.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace gramian {
+
+// A whole file mapped read-only. Movable; the mapping lives as long as the object.
+class MappedFile {
+ public:
+  // Throws invalid_argument when the file does not exist or is not a regular file, io otherwise. An empty file maps to
+  // an empty span.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+  const std::filesystem::path& path() const noexcept { return path_; }
+  // Tells the kernel that these pages are not needed soon, so that they stop counting as resident.
+  void drop(std::span<const std::byte> part) const noexcept;
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// A file written at explicit offsets, fsynced on close(). Throws io with the path.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::filesystem::path& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
+  // fsync and close; without it the destructor closes without a promise.
+  void close();
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+// A folder built beside its final place and renamed there by commit(). The destructor removes what was not committed.
+class StagedDirectory {
+ public:
+  // Throws invalid_argument when `final_path` exists and is not an empty folder, unless `replace`.
+  StagedDirectory(const std::filesystem::path& final_path, bool replace);
+  ~StagedDirectory();
+  StagedDirectory(const StagedDirectory&) = delete;
+  StagedDirectory& operator=(const StagedDirectory&) = delete;
+
+  const std::filesystem::path& path() const noexcept { return staging_; }
+  // fsyncs the folder, moves a replaced folder aside, renames, removes the replaced one.
+  void commit();
+
+ private:
+  std::filesystem::path final_;
+  std::filesystem::path staging_;
+  bool committed_ = false;
+};
+
+// Whole file as text. Throws invalid_argument when it does not exist.
+std::string read_text(const std::filesystem::path& path);
+// Writes `path` through a temporary name in the same folder, fsync and rename.
+void write_atomically(const std::filesystem::path& path, std::string_view content);
+// fsync of a folder, so that names in it survive a crash.
+void sync_directory(const std::filesystem::path& path);
+
+}  // namespace gramian

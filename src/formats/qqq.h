@@ -1,0 +1,60 @@
+// QQQ packed linear (GPT-QModel 7.7.0 and vLLM before September 2025), N outputs, K inputs, codes of 4 bits.
+//
+//   tensor       type  shape              content
+//   .B           i32   [K/16, 2N]         8 codes a word, in 16x64 tiles
+//   .s_channel   f32   [1, N]             scale per output channel, permuted inside every 32
+//   .s_group     f16   [K/128, N]         grouped only: scale of a group over s_channel, permuted inside every 64
+//   .bias        f16   [N]                plain order, only where the layer has one
+//
+// Whole-row layout (resolved group size == K): nibble = code & 15, runtime weight v = 16·code, s_channel = scale/16.
+// Grouped layout (group size 128 < K): nibble = code + 8, v = clamp(rne(code · s_group), -128, 127).
+// Both: dequantized weight = v · s_channel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "solve/quantized.h"
+
+namespace gramian::qqq {
+
+struct Packed {
+  at::Tensor B;
+  at::Tensor s_channel;
+  at::Tensor s_group;  // undefined for the whole-row layout
+  at::Tensor bias;     // undefined where the layer has none
+};
+
+// What the runtime multiplies with, in plain order.
+struct Decoded {
+  at::Tensor values;      // int8 [N, K]
+  at::Tensor s_channel;   // f32 [N]
+  at::Tensor bias;        // f16 [N] or undefined
+  int64_t saturated = 0;  // weights whose integer left int8 and was clamped
+  // v · s_channel in f32 [N, K].
+  at::Tensor weight() const;
+};
+
+// (K mod 128 = 0 and N mod 64 = 0) or (K mod 64 = 0 and N mod 128 = 0); grouped also K mod 128 = 0.
+// group_size as configured: -1 or 128. Returns why not and the remedy, or an empty string when it fits.
+std::string unfit_reason(int64_t n, int64_t k, int64_t group_size);
+
+// s_channel of the grouped layout: max_k |code · scale| / 127 per row, taken in f32 from the quantized weight, so that no
+// runtime integer leaves int8. All-zero rows give 1/127.
+at::Tensor channel_scale_from_codes(const QuantizedLinear& module);
+// The same from the unquantized weight, GPT-QModel's rule: some integers then leave int8.
+at::Tensor channel_scale_from_weight(const at::Tensor& weight);
+
+// channel_scale: f32 [N], used by the grouped layout only. Throws numerical (with `name`) when a stored scale or bias
+// is not finite after rounding to its type.
+Packed pack(const QuantizedLinear& module, const at::Tensor& channel_scale, const at::Tensor& bias, const std::string& name);
+
+// Checks every shape and type against N and K (throws corrupt_data with `name`); an empty or missing s_group means the
+// whole-row layout.
+Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name);
+// The codes alone, int8 [N, K], plain order, signed.
+at::Tensor unpack_codes(const at::Tensor& B, int64_t n, int64_t k, bool grouped);
+
+}  // namespace gramian::qqq

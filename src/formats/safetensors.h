@@ -1,0 +1,79 @@
+// safetensors: u64 little-endian header length, a JSON header {name: {dtype, shape, data_offsets: [begin, end]}} with an
+// optional "__metadata__" of strings, then the tensor bytes (offsets count from the end of the header).
+// Every length, offset, overlap, hole and duplicate key is checked before use; a damaged file throws corrupt_data with the
+// file's name, what was expected and what was found.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/file.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace gramian {
+
+// Bytes of one tensor inside a mapped file.
+struct StoredTensor {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const MappedFile> file;
+
+  // Zero-copy (the tensor keeps the mapping alive) when the bytes are aligned for the type, a copy otherwise.
+  at::Tensor to_tensor() const;
+};
+
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  const std::map<std::string, StoredTensor>& tensors() const noexcept { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  // Throws invalid_argument naming file and tensor.
+  const StoredTensor& tensor(const std::string& name) const;
+  at::Tensor load(const std::string& name) const;
+
+ private:
+  std::filesystem::path path_;
+  std::map<std::string, StoredTensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+struct PlannedTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+};
+
+// Writes a model's weights into a folder: one model.safetensors, or model-0000i-of-0000n.safetensors and
+// model.safetensors.index.json when the tensors exceed `shard_bytes_max`. The plan fixes every offset, so tensors may
+// be written in any order as they are made, and nothing is held in memory. Planned order is file order.
+class ModelWriter {
+ public:
+  ModelWriter(std::filesystem::path folder, const std::vector<PlannedTensor>& plan, uint64_t shard_bytes_max);
+  ~ModelWriter();
+  // Name, element type and shape must be as planned, and each tensor is written once (throws internal otherwise).
+  void write(const std::string& name, const at::Tensor& tensor);
+  void write(const std::string& name, std::span<const std::byte> bytes);
+  // Refuses (internal) while a planned tensor is missing; fsyncs every shard and writes the index.
+  void finish();
+  uint64_t total_bytes() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// One file, written under a temporary name, fsynced and renamed.
+void save_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);
+
+}  // namespace gramian

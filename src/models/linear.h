@@ -1,0 +1,41 @@
+// A linear layer as the forward sees it: something that multiplies. What stands behind it (a dense weight, QQQ codes) may
+// be exchanged while a forward is paused.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace gramian {
+
+class LinearOp {
+ public:
+  virtual ~LinearOp() = default;
+  // x [tokens, in] of the model's dtype -> [tokens, out], same dtype. Thread-safe.
+  virtual at::Tensor forward(const at::Tensor& x) const = 0;
+};
+
+class DenseLinear final : public LinearOp {
+ public:
+  // weight [out, in], bias [out] or undefined; both in the model's dtype.
+  DenseLinear(at::Tensor weight, at::Tensor bias);
+  at::Tensor forward(const at::Tensor& x) const override;
+  const at::Tensor& weight() const noexcept { return weight_; }
+  const at::Tensor& bias() const noexcept { return bias_; }
+
+ private:
+  at::Tensor weight_;
+  at::Tensor bias_;
+};
+
+struct Linear {
+  std::string name;  // full module name, "model.layers.0.self_attn.q_proj"
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  bool has_bias = false;
+  std::shared_ptr<const LinearOp> op;
+};
+
+}  // namespace gramian

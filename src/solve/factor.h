@@ -1,0 +1,25 @@
+// The damped inverse factor that error compensation runs on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace gramian {
+
+struct Factor {
+  at::Tensor upper;  // f32 [K, K], U upper triangular with Uᵀ U = (H + λI)⁻¹; undefined when nothing factored
+  at::Tensor dead;   // bool [K], columns whose H_kk is exactly 0 (their diagonal was set to 1)
+  double damp = 0;   // the λ used
+  int attempts = 0;  // factorizations tried
+  bool ok() const { return upper.defined(); }
+};
+
+// hessian: f32 [K, K], symmetric, finite (throws numerical otherwise); not modified.
+// λ = d · mean(diag), the mean taken after dead columns were set to 1, d = damp_percent first; when that fails, the smallest
+// of damp_percent + i · damp_step < 1 that factors (found by bisection, assuming more damping never hurts); then, with the
+// diagonal raised by 1e-6 · max|diag| · 10^(a-1), a = 1..6, the same again. See docs/design.md section 4 for R and U.
+Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_step);
+
+}  // namespace gramian

@@ -1,0 +1,115 @@
+#include "tensor/ops.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cholesky_inverse.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linalg_cholesky_ex.h>
+#include <ATen/ops/linalg_solve_triangular.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include "base/error.h"
+
+namespace gramian::tensor {
+
+at::ScalarType scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return at::kDouble;
+    case DType::f32: return at::kFloat;
+    case DType::f16: return at::kHalf;
+    case DType::bf16: return at::kBFloat16;
+    case DType::i64: return at::kLong;
+    case DType::i32: return at::kInt;
+    case DType::i16: return at::kShort;
+    case DType::i8: return at::kChar;
+    case DType::u64: return at::kUInt64;
+    case DType::u32: return at::kUInt32;
+    case DType::u16: return at::kUInt16;
+    case DType::u8: return at::kByte;
+    case DType::boolean: return at::kBool;
+    case DType::f8_e4m3: return at::kFloat8_e4m3fn;
+    case DType::f8_e5m2: return at::kFloat8_e5m2;
+    case DType::f8_e8m0: return at::kFloat8_e8m0fnu;
+  }
+  throw Error(ErrorKind::unsupported, "", str("no tensor type for ", dtype_name(dtype)));
+}
+
+DType dtype_of(const at::Tensor& tensor) {
+  for (int i = 0; i <= static_cast<int>(DType::f8_e8m0); ++i) {
+    if (scalar_type(static_cast<DType>(i)) == tensor.scalar_type()) return static_cast<DType>(i);
+  }
+  throw Error(ErrorKind::unsupported, "", str("no file type for ", c10::toString(tensor.scalar_type())));
+}
+
+at::Tensor zeros(at::IntArrayRef shape, at::ScalarType type) { return at::zeros(shape, type); }
+at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) { return at::empty(shape, type); }
+at::Tensor full(at::IntArrayRef shape, double value, at::ScalarType type) { return at::full(shape, value, type); }
+at::Tensor arange(int64_t end, at::ScalarType type) { return at::arange(end, type); }
+
+at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type, std::shared_ptr<const void> owner) {
+  return at::from_blob(const_cast<void*>(data), shape, [owner = std::move(owner)](void*) {}, at::TensorOptions(type));
+}
+
+at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim) { return at::cat(tensors, dim); }
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  return at::linear(x, weight, bias);
+}
+
+at::Tensor silu(const at::Tensor& x) { return at::silu(x); }
+at::Tensor gelu(const at::Tensor& x, bool tanh_form) { return at::gelu(x, tanh_form ? "tanh" : "none"); }
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window) {
+  const int64_t length = q.size(2);
+  const bool grouped = q.size(1) != k.size(1);
+  if (window <= 0 || window >= length) {
+    return at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, true, scale, grouped);
+  }
+  const at::Tensor position = at::arange(length, at::kLong);
+  const at::Tensor distance = position.unsqueeze(1).sub(position.unsqueeze(0));
+  const at::Tensor visible = distance.ge(0).logical_and(distance.lt(window));
+  return at::scaled_dot_product_attention(q, k, v, visible, 0.0, false, scale, grouped);
+}
+
+std::optional<at::Tensor> cholesky(const at::Tensor& matrix) {
+  auto [factor, info] = at::linalg_cholesky_ex(matrix);
+  if (info.item<int>() != 0) return std::nullopt;
+  // LAPACK lets NaN pass as success.
+  if (!factor.diagonal().isfinite().all().item<bool>()) return std::nullopt;
+  return factor;
+}
+
+at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, bool upper) {
+  return at::linalg_solve_triangular(triangular, b, upper);
+}
+
+at::Tensor cholesky_inverse(const at::Tensor& lower) { return at::cholesky_inverse(lower); }
+
+struct InferenceScope::Guard {
+  c10::InferenceMode mode;
+};
+InferenceScope::InferenceScope() : guard_(std::make_unique<Guard>()) {}
+InferenceScope::~InferenceScope() = default;
+
+void set_threads(int threads) { at::set_num_threads(threads); }
+
+bool cpu_has_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+std::string libtorch_version() { return at::show_config().substr(0, at::show_config().find('\n')); }
+
+}  // namespace gramian::tensor

@@ -1,0 +1,62 @@
+// The one door to LibTorch's free functions (factories, linear algebra, attention). Everything else uses tensor methods
+// from <ATen/core/Tensor.h>, which compile three times faster than a function header.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace gramian::tensor {
+
+// Same size, same meaning. Throws unsupported for types that LibTorch lacks.
+at::ScalarType scalar_type(DType dtype);
+DType dtype_of(const at::Tensor& tensor);
+
+at::Tensor zeros(at::IntArrayRef shape, at::ScalarType type);
+at::Tensor empty(at::IntArrayRef shape, at::ScalarType type);
+at::Tensor full(at::IntArrayRef shape, double value, at::ScalarType type);
+at::Tensor arange(int64_t end, at::ScalarType type);
+// A tensor over foreign memory that `owner` keeps alive. Read-only by convention when the memory is.
+at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type, std::shared_ptr<const void> owner);
+at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim);
+
+// x [.., in] · weight [out, in]ᵀ + bias [out].
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
+at::Tensor silu(const at::Tensor& x);
+at::Tensor gelu(const at::Tensor& x, bool tanh_form);
+// q [B, heads, L, d], k and v [B, kv_heads, L, d]; key j is visible to query i when j <= i and, with window > 0,
+// j > i - window. heads % kv_heads == 0.
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window);
+
+// Lower Cholesky factor, or nothing when `matrix` [n, n] is not positive definite.
+std::optional<at::Tensor> cholesky(const at::Tensor& matrix);
+// Solves triangular · X = b.
+at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, bool upper);
+// Inverse of A from its lower Cholesky factor.
+at::Tensor cholesky_inverse(const at::Tensor& lower);
+
+// Turns gradient recording and version counting off for the lifetime of the object, on this thread.
+class InferenceScope {
+ public:
+  InferenceScope();
+  ~InferenceScope();
+
+ private:
+  struct Guard;
+  std::unique_ptr<Guard> guard_;
+};
+
+// Threads that LibTorch uses for one operation started from the calling thread.
+void set_threads(int threads);
+// Whether the CPU multiplies bf16 in hardware.
+bool cpu_has_bf16();
+// The version of the LibTorch loaded now.
+std::string libtorch_version();
+
+}  // namespace gramian::tensor
