@@ -4,6 +4,7 @@ function(gramian_own_code target)
   # std::string concatenation in g++ 12.
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror -Wno-restrict -ffp-contract=off)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${target} PRIVATE GRAMIAN_VERSION="${PROJECT_VERSION}")
   if(GRAMIAN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${GRAMIAN_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${GRAMIAN_SANITIZE})
