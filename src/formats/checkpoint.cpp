@@ -50,8 +50,8 @@ bool is_there(const fs::path& path) {
 Json read_object(const fs::path& path) {
   Json json = parse_json(read_text(path), path.string());
   if (!json.is_object()) {
-    throw Error(ErrorKind::corrupt_data, path.string(), str("expected a JSON object, found ", json.type_name()),
-                "restore the file from its source");
+    throw Error(ErrorKind::corrupt_data, path.string(),
+                str("expected a JSON object, found ", json.type_name()), "restore the file from its source");
   }
   return json;
 }
@@ -84,12 +84,13 @@ WeightMap read_index(const fs::path& path) {
   WeightMap map;
   for (const auto& [name, file] : found->items()) {
     if (!file.is_string()) {
-      refuse(str("expected a file name for tensor ", quote_name(name), " in \"weight_map\", found ", file.type_name()));
+      refuse(str("expected a file name for tensor ", quote_name(name), " in \"weight_map\", found ",
+                 file.type_name()));
     }
     const auto& text = file.get_ref<const std::string&>();
     if (!is_plain_name(text)) {
-      refuse(str("expected the name of a .safetensors file in the same folder for tensor ", quote_name(name), ", found ",
-                 quote_name(text)));
+      refuse(str("expected the name of a .safetensors file in the same folder for tensor ", quote_name(name),
+                 ", found ", quote_name(text)));
     }
     map.emplace(name, text);
   }
@@ -102,7 +103,8 @@ std::optional<int> shards_in_name(const std::string& name) {
   const size_t of = name.rfind("-of-");
   if (of == std::string::npos || !name.ends_with(kSuffix)) return std::nullopt;
   const std::string count = name.substr(of + 4, name.size() - std::string_view(kSuffix).size() - (of + 4));
-  const bool digits = std::all_of(count.begin(), count.end(), [](unsigned char c) { return std::isdigit(c); });
+  const bool digits =
+      std::all_of(count.begin(), count.end(), [](unsigned char c) { return std::isdigit(c); });
   if (!digits || count.empty() || count.size() > 6) return std::nullopt;
   return std::stoi(count);
 }
@@ -145,15 +147,16 @@ std::vector<std::string> present_shards(const fs::path& folder, const WeightMap&
   }
   if (!missing.empty()) {
     throw Error(ErrorKind::invalid_argument, folder.string(),
-                str(missing.size(), " of ", shards.size(), " files that ", kIndexName, " names are missing: ",
-                    quote_names(missing, missing.size())),
+                str(missing.size(), " of ", shards.size(), " files that ", kIndexName,
+                    " names are missing: ", quote_names(missing, missing.size())),
                 "download them");
   }
   return {shards.begin(), shards.end()};
 }
 
 // Opens every shard; damage in several is reported together.
-std::map<std::string, SafetensorsFile> open_shards(const fs::path& folder, const std::vector<std::string>& names) {
+std::map<std::string, SafetensorsFile> open_shards(const fs::path& folder,
+                                                   const std::vector<std::string>& names) {
   std::map<std::string, SafetensorsFile> files;
   std::vector<Error> faults;
   for (const std::string& name : names) {
@@ -166,7 +169,8 @@ std::map<std::string, SafetensorsFile> open_shards(const fs::path& folder, const
   if (faults.size() == 1) throw faults[0];
   if (!faults.empty()) {
     std::string all = str(faults.size(), " of ", names.size(), " weight files cannot be read: ");
-    for (size_t i = 0; i < std::min(faults.size(), kListMax); ++i) all += str(i == 0 ? "" : " | ", faults[i].what());
+    for (size_t i = 0; i < std::min(faults.size(), kListMax); ++i)
+      all += str(i == 0 ? "" : " | ", faults[i].what());
     if (faults.size() > kListMax) all += str(" | and ", faults.size() - kListMax, " more");
     throw Error(faults[0].kind(), folder.string(), all);
   }
@@ -174,7 +178,8 @@ std::map<std::string, SafetensorsFile> open_shards(const fs::path& folder, const
 }
 
 // All tensors of all shards; throws when one stands twice, or not where the index says.
-std::map<std::string, StoredTensor> merge(const fs::path& folder, const std::map<std::string, SafetensorsFile>& files,
+std::map<std::string, StoredTensor> merge(const fs::path& folder,
+                                          const std::map<std::string, SafetensorsFile>& files,
                                           const WeightMap& map) {
   std::map<std::string, StoredTensor> tensors;
   std::vector<std::string> twice;
@@ -190,13 +195,15 @@ std::map<std::string, StoredTensor> merge(const fs::path& folder, const std::map
     if (!files.at(shard).contains(name)) absent.push_back(name);
   }
   std::string faults;
-  if (!twice.empty()) faults = str(twice.size(), " tensors stand in two shards: ", quote_names(twice, kListMax));
+  if (!twice.empty())
+    faults = str(twice.size(), " tensors stand in two shards: ", quote_names(twice, kListMax));
   if (!absent.empty()) {
-    faults += str(faults.empty() ? "" : "; ", absent.size(), " tensors are not in the shard that ", kIndexName,
-                  " names for them: ", quote_names(absent, kListMax));
+    faults += str(faults.empty() ? "" : "; ", absent.size(), " tensors are not in the shard that ",
+                  kIndexName, " names for them: ", quote_names(absent, kListMax));
   }
   if (!faults.empty()) {
-    throw Error(ErrorKind::corrupt_data, folder.string(), faults, "download index and shards of the same revision again");
+    throw Error(ErrorKind::corrupt_data, folder.string(), faults,
+                "download index and shards of the same revision again");
   }
   return tensors;
 }
@@ -250,9 +257,10 @@ const StoredTensor& Checkpoint::tensor(const std::string& name, const std::vecto
   };
   const StoredTensor& found = tensor(name);
   if (found.shape != shape) {
-    throw Error(ErrorKind::corrupt_data, found.file->path().string(),
-                str("tensor ", quote_name(name), " has shape ", text(found.shape), ", expected ", text(shape)),
-                "check that config.json and the weights belong together");
+    throw Error(
+        ErrorKind::corrupt_data, found.file->path().string(),
+        str("tensor ", quote_name(name), " has shape ", text(found.shape), ", expected ", text(shape)),
+        "check that config.json and the weights belong together");
   }
   return found;
 }
@@ -263,8 +271,8 @@ std::vector<fs::path> Checkpoint::side_files() const {
   constexpr std::array<std::string_view, 3> kNames{kConfigName, "quantize_config.json", "quant_config.json"};
   std::vector<fs::path> files;
   for (const std::string& name : file_names(state_->folder)) {
-    const bool weights =
-        std::any_of(kSuffixes.begin(), kSuffixes.end(), [&](std::string_view suffix) { return name.ends_with(suffix); });
+    const bool weights = std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                                     [&](std::string_view suffix) { return name.ends_with(suffix); });
     const bool known = std::find(kNames.begin(), kNames.end(), name) != kNames.end();
     if (!weights && !known) files.push_back(state_->folder / name);
   }

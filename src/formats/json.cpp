@@ -107,7 +107,8 @@ void JsonWalker::fail(const std::string& what) const {
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t newline = before.rfind('\n');
   const size_t column = newline == std::string_view::npos ? before.size() : before.size() - newline - 1;
-  throw Error(ErrorKind::corrupt_data, where_, str("bad JSON at line ", line, ", column ", column, ": ", what),
+  throw Error(ErrorKind::corrupt_data, where_,
+              str("bad JSON at line ", line, ", column ", column, ": ", what),
               "restore the file from its source");
 }
 
@@ -180,7 +181,9 @@ bool JsonWalker::end_array() {
   return true;
 }
 
-bool JsonWalker::parse_error(size_t, const std::string&, const nlohmann::detail::exception& fault) {
+bool JsonWalker::parse_error(size_t position, const std::string&, const nlohmann::detail::exception& fault) {
+  // Where the bad token ended; the cursor may stand one byte further.
+  reached_ = text_.data() + std::min(position, text_.size());
   fail(bare(fault.what()));
 }
 
@@ -208,7 +211,8 @@ std::string quote_name(std::string_view name) {
 
 std::string quote_names(const std::vector<std::string>& names, size_t count_max) {
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), count_max); ++i) text += (i == 0 ? "" : ", ") + quote_name(names[i]);
+  for (size_t i = 0; i < std::min(names.size(), count_max); ++i)
+    text += (i == 0 ? "" : ", ") + quote_name(names[i]);
   if (names.size() > count_max) text += str(" and ", names.size() - count_max, " more");
   return text;
 }

@@ -1,5 +1,5 @@
-// Strict JSON: what a lenient parser lets pass (duplicate keys, a NUL that ends the text early, unbounded nesting) is
-// refused.
+// Strict JSON: what a lenient parser lets pass (duplicate keys, a NUL that ends the text early, unbounded
+// nesting) is refused.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,9 +9,9 @@
 
 namespace gramian {
 
-// JSON text with keys in file order; throws corrupt_data with the file (`where`), the line and column of the fault.
-// Duplicate keys are refused at every depth, and nesting deeper than 128. Linear in the text, also for objects with
-// very many keys (but looking a key up in an ordered_json object is a linear search).
+// JSON text with keys in file order; throws corrupt_data with the file (`where`), the line and column of the
+// fault. Duplicate keys are refused at every depth, and nesting deeper than 128. Linear in the text, also for
+// objects with very many keys (but looking a key up in an ordered_json object is a linear search).
 nlohmann::ordered_json parse_json(const std::string& text, const std::string& where);
 
 // A name from a file, fit for a one-line message: in quotes, control bytes as \xNN, cut after 200 bytes.

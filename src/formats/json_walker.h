@@ -1,5 +1,6 @@
-// Internal to the formats layer: JSON as a stream of events, with the strict checks of parse_json() and the place of
-// every fault. No tree is built, so a reader that knows what it expects refuses a wrong file at the first wrong value.
+// Internal to the formats layer: JSON as a stream of events, with the strict checks of parse_json() and the
+// place of every fault. No tree is built, so a reader that knows what it expects refuses a wrong file at the
+// first wrong value.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,8 @@ class JsonWalker : private nlohmann::json_sax<nlohmann::ordered_json> {
   bool end_object() override;
   bool start_array(size_t elements) override;
   bool end_array() override;
-  bool parse_error(size_t position, const std::string& token, const nlohmann::detail::exception& fault) override;
+  bool parse_error(size_t position, const std::string& token,
+                   const nlohmann::detail::exception& fault) override;
   void open(bool is_object);
   void close();
 

@@ -32,8 +32,8 @@ bool starts_with_any_case(std::string_view text, std::string_view prefix) {
                     [](char p, char t) { return p == std::tolower(static_cast<unsigned char>(t)); });
 }
 
-// Throws when the file is recognizably something else. Only for files whose header length makes no sense: a valid length
-// may begin with the same bytes as a pickle.
+// Throws when the file is recognizably something else. Only for files whose header length makes no sense: a
+// valid length may begin with the same bytes as a pickle.
 void refuse_other_formats(std::string_view bytes, const std::string& where) {
   const auto refuse = [&](const std::string& found, const std::string& hint) {
     throw Error(ErrorKind::corrupt_data, where, "expected a safetensors file, found " + found, hint);
@@ -45,20 +45,25 @@ void refuse_other_formats(std::string_view bytes, const std::string& where) {
     const std::string_view pointer = bytes.substr(0, 1024);
     if (const size_t at = pointer.find(kSize); at != std::string_view::npos) {
       const std::string_view rest = pointer.substr(at + kSize.size());
-      const auto digits = std::find_if(rest.begin(), rest.end(), [](unsigned char c) { return !std::isdigit(c); });
+      const auto digits =
+          std::find_if(rest.begin(), rest.end(), [](unsigned char c) { return !std::isdigit(c); });
       declared = str(" for a file of ", std::string_view(rest.begin(), digits), " bytes");
     }
-    refuse(str("a git-LFS text pointer (", bytes.size(), " bytes)", declared), "run 'git lfs pull' in its repository");
+    refuse(str("a git-LFS text pointer (", bytes.size(), " bytes)", declared),
+           "run 'git lfs pull' in its repository");
   }
   const std::string_view text = trimmed(bytes.substr(0, 1024));
-  if (starts_with_any_case(text, "<!doctype") || starts_with_any_case(text, "<html") || text.starts_with("<?xml")) {
-    refuse(str("an HTML or XML page (", bytes.size(), " bytes)"), "download the file itself, not its web page");
+  if (starts_with_any_case(text, "<!doctype") || starts_with_any_case(text, "<html") ||
+      text.starts_with("<?xml")) {
+    refuse(str("an HTML or XML page (", bytes.size(), " bytes)"),
+           "download the file itself, not its web page");
   }
   if (text.starts_with("{")) refuse(str("JSON text (", bytes.size(), " bytes)"), "download the file again");
   if (bytes.starts_with("GGUF")) refuse("a GGUF file", "pass the model folder with safetensors files");
   const char* convert = "convert it to safetensors; pickles can run code and are never loaded";
   if (bytes.starts_with("PK\x03\x04")) refuse("a zip archive (a PyTorch .bin or .pt file?)", convert);
-  if (bytes.size() >= 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5) refuse("a Python pickle", convert);
+  if (bytes.size() >= 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5)
+    refuse("a Python pickle", convert);
   if (bytes.starts_with("\x1f\x8b")) refuse("a gzip archive", "unpack it");
 }
 
@@ -67,21 +72,23 @@ uint64_t header_bytes(std::string_view bytes, const std::string& where) {
   const char* remedy = "download or write the file again";
   if (bytes.size() < 8) {
     refuse_other_formats(bytes, where);
-    throw Error(ErrorKind::corrupt_data, where, str("expected a header length of 8 bytes, the file has ", bytes.size()),
-                remedy);
+    throw Error(ErrorKind::corrupt_data, where,
+                str("expected a header length of 8 bytes, the file has ", bytes.size()), remedy);
   }
   uint64_t length = 0;
   for (size_t i = 0; i < 8; ++i) length |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
   if (length > bytes.size() - 8) {
     refuse_other_formats(bytes, where);
     throw Error(ErrorKind::corrupt_data, where,
-                str("the header declares ", length, " bytes after the first 8, the file has ", bytes.size(), " bytes in all"),
+                str("the header declares ", length, " bytes after the first 8, the file has ", bytes.size(),
+                    " bytes in all"),
                 remedy);
   }
   if (length > safetensors::kHeaderBytesMax) {
     refuse_other_formats(bytes, where);
     throw Error(ErrorKind::corrupt_data, where,
-                str("the header declares ", length, " bytes, the limit is ", safetensors::kHeaderBytesMax), remedy);
+                str("the header declares ", length, " bytes, the limit is ", safetensors::kHeaderBytesMax),
+                remedy);
   }
   if (length == 0 || bytes[8] != '{') {
     refuse_other_formats(bytes, where);
@@ -94,7 +101,8 @@ uint64_t header_bytes(std::string_view bytes, const std::string& where) {
 }  // namespace
 
 at::Tensor StoredTensor::to_tensor() const {
-  if (dtype == DType::boolean && std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
+  if (dtype == DType::boolean &&
+      std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
     throw Error(ErrorKind::corrupt_data, file ? file->path().string() : "",
                 "a BOOL tensor holds a byte that is neither 0 nor 1", "write the file again");
   }
@@ -116,7 +124,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   safetensors::Header header = safetensors::parse_header(text.substr(8, length), data.size(), where);
   metadata_ = std::move(header.metadata);
   for (safetensors::Entry& entry : header.entries) {
-    StoredTensor stored{entry.dtype, std::move(entry.shape), data.subspan(entry.begin, entry.end - entry.begin), file};
+    StoredTensor stored{entry.dtype, std::move(entry.shape),
+                        data.subspan(entry.begin, entry.end - entry.begin), file};
     tensors_.emplace(std::move(entry.name), std::move(stored));
   }
 }

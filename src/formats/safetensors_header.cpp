@@ -47,7 +47,9 @@ class HeaderReader : public JsonWalker {
         if (field_ == "dtype") fail("expected a string as dtype of " + quote_name(name_));
         if ((field_ == "shape" || field_ == "data_offsets") && is_object) fail(expected_integers());
         shape_seen_ |= field_ == "shape";
-        levels_.push_back(field_ == "shape" ? Level::shape : field_ == "data_offsets" ? Level::offsets : Level::ignored);
+        levels_.push_back(field_ == "shape"          ? Level::shape
+                          : field_ == "data_offsets" ? Level::offsets
+                                                     : Level::ignored);
         offset_count_ = 0;
         return;
       case Level::metadata:
@@ -68,7 +70,10 @@ class HeaderReader : public JsonWalker {
       offsets_seen_ = true;
     }
     if (closed != Level::tensor) return;
-    const char* missing = !dtype_seen_ ? "dtype" : !shape_seen_ ? "shape" : !offsets_seen_ ? "data_offsets" : nullptr;
+    const char* missing = !dtype_seen_     ? "dtype"
+                          : !shape_seen_   ? "shape"
+                          : !offsets_seen_ ? "data_offsets"
+                                           : nullptr;
     if (missing != nullptr) fail(str("tensor ", quote_name(name_), " has no ", missing));
     header_.entries.push_back(std::move(entry_));
   }
@@ -143,7 +148,8 @@ void check_size(const Entry& entry, const std::string& where) {
   }
   const std::optional<uint64_t> expected = tensor_bytes(entry.dtype, entry.shape);
   if (!expected) {
-    throw Error(ErrorKind::corrupt_data, where, "the shape of " + describe(entry) + " overflows 2^63 bytes", kRemedy);
+    throw Error(ErrorKind::corrupt_data, where, "the shape of " + describe(entry) + " overflows 2^63 bytes",
+                kRemedy);
   }
   if (*expected != entry.end - entry.begin) {
     throw Error(ErrorKind::corrupt_data, where,
@@ -163,7 +169,8 @@ std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& sh
     if (dim < 0) return std::nullopt;
     const auto size = static_cast<uint64_t>(dim);
     empty = empty || size == 0;
-    if (__builtin_mul_overflow(span, std::max<uint64_t>(size, 1), &span) || span > kInt64Max) return std::nullopt;
+    if (__builtin_mul_overflow(span, std::max<uint64_t>(size, 1), &span) || span > kInt64Max)
+      return std::nullopt;
   }
   return empty ? 0 : span;
 }
@@ -184,7 +191,8 @@ Header parse_header(std::string_view text, uint64_t data_bytes, const std::strin
   for (const Entry& entry : header.entries) {
     if (entry.begin != covered) {
       throw Error(ErrorKind::corrupt_data, where,
-                  str(describe(entry), entry.begin < covered ? " overlaps another tensor" : " leaves a hole before it",
+                  str(describe(entry),
+                      entry.begin < covered ? " overlaps another tensor" : " leaves a hole before it",
                       ": expected it to begin at ", covered),
                   kRemedy);
     }
@@ -193,8 +201,9 @@ Header parse_header(std::string_view text, uint64_t data_bytes, const std::strin
   if (covered != data_bytes) {
     const uint64_t before = 8 + text.size();
     throw Error(ErrorKind::corrupt_data, where,
-                str(covered > data_bytes ? "truncated" : "extra bytes after the last tensor", ": the header declares a file of ",
-                    before + covered, " bytes, the file has ", before + data_bytes),
+                str(covered > data_bytes ? "truncated" : "extra bytes after the last tensor",
+                    ": the header declares a file of ", before + covered, " bytes, the file has ",
+                    before + data_bytes),
                 kRemedy);
   }
   return header;

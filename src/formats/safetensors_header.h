@@ -33,8 +33,8 @@ struct Header {
 // Bytes of a tensor; nothing when the count, or a stride of such a tensor, leaves int64.
 std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& shape);
 
-// Checks everything that can be checked against the `data_bytes` that follow the header. Throws corrupt_data naming
-// `where`.
+// Checks everything that can be checked against the `data_bytes` that follow the header. Throws corrupt_data
+// naming `where`.
 Header parse_header(std::string_view text, uint64_t data_bytes, const std::string& where);
 
 }  // namespace gramian::safetensors

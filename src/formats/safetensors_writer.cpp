@@ -40,11 +40,13 @@ std::string json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorKind::invalid_argument, quote_name(text), "tensor name is not UTF-8", "rename the tensor");
+    throw Error(ErrorKind::invalid_argument, quote_name(text), "tensor name is not UTF-8",
+                "rename the tensor");
   }
 }
 
-// Own text, not a JSON library's: keys in planned order, no spaces, so that the bytes depend on the plan alone.
+// Own text, not a JSON library's: keys in planned order, no spaces, so that the bytes depend on the plan
+// alone.
 Layout lay_out(std::span<const PlannedTensor> tensors) {
   Layout layout;
   std::string header = R"({"__metadata__":{"format":"pt"})";
@@ -52,7 +54,8 @@ Layout lay_out(std::span<const PlannedTensor> tensors) {
   for (const PlannedTensor& tensor : tensors) {
     const uint64_t end = at + planned_bytes(tensor);
     GRAMIAN_CHECK(end >= at, "file longer than 2^64 bytes");
-    header += str(",", json_string(tensor.name), R"(:{"dtype":")", dtype_name(tensor.dtype), R"(","shape":[)");
+    header +=
+        str(",", json_string(tensor.name), R"(:{"dtype":")", dtype_name(tensor.dtype), R"(","shape":[)");
     for (size_t i = 0; i < tensor.shape.size(); ++i) header += str(i == 0 ? "" : ",", tensor.shape[i]);
     header += str(R"(],"data_offsets":[)", at, ",", end, "]}");
     layout.offsets.push_back(at);
@@ -114,7 +117,8 @@ ModelWriter::ModelWriter(fs::path folder, const std::vector<PlannedTensor>& plan
   State& state = *state_;
   state.folder = std::move(folder);
   if (plan.empty()) {
-    throw Error(ErrorKind::invalid_argument, state.folder.string(), "no tensors to write", "check the source model");
+    throw Error(ErrorKind::invalid_argument, state.folder.string(), "no tensors to write",
+                "check the source model");
   }
 
   // Shards as [first, last) of the plan, filled in order; a tensor above the maximum stands alone.
@@ -139,8 +143,10 @@ ModelWriter::ModelWriter(fs::path folder, const std::vector<PlannedTensor>& plan
     for (size_t i = first; i < last; ++i) {
       GRAMIAN_CHECK(plan[i].name != "__metadata__" && plan[i].name.find('\0') == std::string::npos,
                     "tensor name ", quote_name(plan[i].name), " cannot be stored");
-      const State::Slot slot{plan[i].dtype, plan[i].shape, planned_bytes(plan[i]), s, layout.offsets[i - first]};
-      GRAMIAN_CHECK(state.slots.emplace(plan[i].name, slot).second, "tensor ", quote_name(plan[i].name), " planned twice");
+      const State::Slot slot{plan[i].dtype, plan[i].shape, planned_bytes(plan[i]), s,
+                             layout.offsets[i - first]};
+      GRAMIAN_CHECK(state.slots.emplace(plan[i].name, slot).second, "tensor ", quote_name(plan[i].name),
+                    " planned twice");
     }
     state.shards.push_back({ranges.size() == 1 ? kSingleName : name.data(), std::move(layout.head), nullptr,
                             static_cast<int64_t>(last - first)});
@@ -153,8 +159,8 @@ void ModelWriter::write(const std::string& name, const at::Tensor& tensor) {
   const State::Slot& slot = state_->slot(name);
   GRAMIAN_CHECK(tensor::dtype_of(tensor) == slot.dtype, "tensor ", quote_name(name), " has dtype ",
                 dtype_name(tensor::dtype_of(tensor)), ", planned ", dtype_name(slot.dtype));
-  GRAMIAN_CHECK(tensor.sizes() == at::IntArrayRef(slot.shape), "tensor ", quote_name(name), " has shape ", tensor.sizes(),
-                ", planned ", at::IntArrayRef(slot.shape));
+  GRAMIAN_CHECK(tensor.sizes() == at::IntArrayRef(slot.shape), "tensor ", quote_name(name), " has shape ",
+                tensor.sizes(), ", planned ", at::IntArrayRef(slot.shape));
   const at::Tensor contiguous = tensor.cpu().contiguous();
   write(name, bytes_of(contiguous));
 }
@@ -163,7 +169,8 @@ void ModelWriter::write(const std::string& name, std::span<const std::byte> byte
   State& state = *state_;
   State::Slot& slot = state.slot(name);
   State::Shard& shard = state.shards[slot.shard];
-  GRAMIAN_CHECK(bytes.size() == slot.bytes, "tensor ", quote_name(name), " has ", bytes.size(), " bytes, planned ", slot.bytes);
+  GRAMIAN_CHECK(bytes.size() == slot.bytes, "tensor ", quote_name(name), " has ", bytes.size(),
+                " bytes, planned ", slot.bytes);
   {
     const std::lock_guard lock(state.mutex);
     GRAMIAN_CHECK(!slot.written, "tensor ", quote_name(name), " written twice");
@@ -189,7 +196,8 @@ void ModelWriter::finish() {
   for (const auto& [name, slot] : state.slots) {
     if (!slot.written) missing.push_back(name);
   }
-  GRAMIAN_CHECK(missing.empty(), missing.size(), " planned tensors were not written: ", quote_names(missing, 10));
+  GRAMIAN_CHECK(missing.empty(), missing.size(),
+                " planned tensors were not written: ", quote_names(missing, 10));
   for (const State::Shard& shard : state.shards) {
     GRAMIAN_CHECK(shard.missing == 0, shard.name, " is incomplete after a failed write");
   }
@@ -208,7 +216,8 @@ uint64_t ModelWriter::total_bytes() const noexcept { return state_->total; }
 void save_safetensors(const fs::path& path, const std::map<std::string, at::Tensor>& tensors) {
   // Wide types first, so that every tensor is aligned in the file; then by name.
   std::vector<PlannedTensor> plan;
-  for (const auto& [name, tensor] : tensors) plan.push_back({name, tensor::dtype_of(tensor), tensor.sizes().vec()});
+  for (const auto& [name, tensor] : tensors)
+    plan.push_back({name, tensor::dtype_of(tensor), tensor.sizes().vec()});
   std::stable_sort(plan.begin(), plan.end(), [](const PlannedTensor& a, const PlannedTensor& b) {
     return dtype_bytes(a.dtype) > dtype_bytes(b.dtype);
   });

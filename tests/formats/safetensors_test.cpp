@@ -2,12 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "formats/file_fixture.h"
@@ -17,14 +15,15 @@ namespace gramian {
 namespace {
 
 namespace fs = std::filesystem;
-using testing_support::TemporaryFolder;
 using testing_support::error_of;
 using testing_support::file_bytes;
 using testing_support::safetensors_bytes;
+using testing_support::TemporaryFolder;
 using testing_support::write_bytes;
 
-constexpr DType kAllTypes[] = {DType::f64, DType::f32, DType::f16,     DType::bf16,    DType::i64,     DType::i32,
-                               DType::i16, DType::i8,  DType::u64,     DType::u32,     DType::u16,     DType::u8,
+constexpr DType kAllTypes[] = {DType::f64,     DType::f32,     DType::f16,     DType::bf16,
+                               DType::i64,     DType::i32,     DType::i16,     DType::i8,
+                               DType::u64,     DType::u32,     DType::u16,     DType::u8,
                                DType::boolean, DType::f8_e4m3, DType::f8_e5m2, DType::f8_e8m0};
 
 // A tensor whose bytes are 0, 1, 0, 1, ... so that they are a valid value of every type.
@@ -57,11 +56,11 @@ class SafetensorsTest : public testing::Test {
   fs::path path = folder.path() / "weights.safetensors";
 };
 
-#define EXPECT_REFUSED(error, text)                                           \
-  do {                                                                        \
-    const Error refused = (error);                                            \
-    EXPECT_EQ(refused.kind(), ErrorKind::corrupt_data) << refused.what();     \
-    EXPECT_NE(std::string(refused.what()).find(text), std::string::npos) << refused.what(); \
+#define EXPECT_REFUSED(error, text)                                                                  \
+  do {                                                                                               \
+    const Error refused = (error);                                                                   \
+    EXPECT_EQ(refused.kind(), ErrorKind::corrupt_data) << refused.what();                            \
+    EXPECT_NE(std::string(refused.what()).find(text), std::string::npos) << refused.what();          \
     EXPECT_NE(std::string(refused.what()).find(path.string()), std::string::npos) << refused.what(); \
   } while (false)
 
@@ -87,7 +86,8 @@ TEST_F(SafetensorsTest, RoundTripOfEveryType) {
 }
 
 TEST_F(SafetensorsTest, SavedBytesDependOnTheTensorsAlone) {
-  const std::map<std::string, at::Tensor> tensors{{"b", patterned(DType::u8, {3})}, {"a", patterned(DType::f32, {2, 2})}};
+  const std::map<std::string, at::Tensor> tensors{{"b", patterned(DType::u8, {3})},
+                                                  {"a", patterned(DType::f32, {2, 2})}};
   save_safetensors(path, tensors);
   const std::string first = file_bytes(path);
   save_safetensors(path, tensors);
@@ -142,7 +142,8 @@ TEST_F(SafetensorsTest, AcceptsWhatTheFormatAllows) {
             4u);
   EXPECT_EQ(count("{}", ""), 0u);
   // A field that this version does not know.
-  EXPECT_EQ(count(R"({"a":{"dtype":"I8","shape":[],"data_offsets":[0,1],"more":{"x":[1,{"y":null}]}}})", "a"), 1u);
+  EXPECT_EQ(count(R"({"a":{"dtype":"I8","shape":[],"data_offsets":[0,1],"more":{"x":[1,{"y":null}]}}})", "a"),
+            1u);
   // A header whose length begins like a pickle (0x80 0x02).
   std::string header = R"({"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})";
   header.resize(0x280, ' ');
@@ -180,7 +181,8 @@ TEST_F(SafetensorsTest, HeaderLengthIsCheckedBeforeUse) {
     return bytes + rest;
   };
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_REFUSED(refusal(with_length(uint64_t{1} << 62, "{}")), "4611686018427387904 bytes after the first 8, the file has 10");
+  EXPECT_REFUSED(refusal(with_length(uint64_t{1} << 62, "{}")),
+                 "4611686018427387904 bytes after the first 8, the file has 10");
   EXPECT_REFUSED(refusal(with_length(~uint64_t{0}, "{}")), "18446744073709551615");
   EXPECT_REFUSED(refusal(with_length(3, "{}")), "declares 3 bytes");
   EXPECT_REFUSED(refusal(with_length(0, "")), "begins with '{'");
@@ -200,7 +202,8 @@ TEST_F(SafetensorsTest, TruncatedAndExtended) {
   save_safetensors(path, {{"a", patterned(DType::f32, {8})}, {"b", patterned(DType::i8, {3})}});
   const std::string whole = file_bytes(path);
   EXPECT_REFUSED(refusal(whole.substr(0, whole.size() - 4)), "truncated");
-  EXPECT_REFUSED(refusal(whole.substr(0, whole.size() - 4)), str("a file of ", whole.size(), " bytes, the file has ", whole.size() - 4));
+  EXPECT_REFUSED(refusal(whole.substr(0, whole.size() - 4)),
+                 str("a file of ", whole.size(), " bytes, the file has ", whole.size() - 4));
   EXPECT_REFUSED(refusal(whole + std::string(16, 'x')), "extra bytes");
 }
 
@@ -213,8 +216,9 @@ TEST_F(SafetensorsTest, RefusesBadOffsets) {
   EXPECT_REFUSED(with("[0,8]", 7), "truncated");
   EXPECT_REFUSED(with("[1,9]", 9), "hole");
   EXPECT_REFUSED(with("[9223372036854775799,9223372036854775807]", 8), "hole");
-  for (const char* offsets : {"[-8,0]", "[-0,8]", "[0,9223372036854775808]", "[18446744073709551608,18446744073709551616]",
-                              "[18446744073709551615,7]", "[0.0,8]", "[0,8e0]", "[0,\"8\"]", "[0,null]", "[0,[8]]", "{}", "8"}) {
+  for (const char* offsets :
+       {"[-8,0]", "[-0,8]", "[0,9223372036854775808]", "[18446744073709551608,18446744073709551616]",
+        "[18446744073709551615,7]", "[0.0,8]", "[0,8e0]", "[0,\"8\"]", "[0,null]", "[0,[8]]", "{}", "8"}) {
     EXPECT_REFUSED(with(offsets, 8), "integers from 0 to 2^63-1 as data_offsets of tensor \"w\"");
   }
   EXPECT_REFUSED(with("[]", 8), "two data_offsets");
@@ -245,7 +249,8 @@ TEST_F(SafetensorsTest, RefusesOverlapAndHole) {
 
 TEST_F(SafetensorsTest, RefusesBadShapes) {
   const auto with = [&](const std::string& shape, const std::string& dtype = "U8") {
-    return header_refusal(R"({"w":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[0,8]}})", 8);
+    return header_refusal(
+        R"({"w":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[0,8]}})", 8);
   };
   EXPECT_REFUSED(with("[9]"), "need 9 bytes");
   EXPECT_REFUSED(with("[4294967296,4294967296]"), "overflows");
@@ -255,48 +260,57 @@ TEST_F(SafetensorsTest, RefusesBadShapes) {
   std::string ones = "[8";
   for (int i = 0; i < 63; ++i) ones += ",1";
   EXPECT_REFUSED(with(ones + ",1]"), "64 dimensions");
-  write_bytes(path, safetensors_bytes(R"({"w":{"dtype":"U8","shape":)" + ones + R"(],"data_offsets":[0,8]}})", "abcdefgh"));
+  write_bytes(path, safetensors_bytes(R"({"w":{"dtype":"U8","shape":)" + ones + R"(],"data_offsets":[0,8]}})",
+                                      "abcdefgh"));
   EXPECT_EQ(SafetensorsFile(path).load("w").dim(), 64);
-  for (const char* shape : {"[-8]", "[8.0]", "[8e0]", "[\"8\"]", "[null]", "[[8]]", "[true]", "{}", "8", "null",
-                            "[9223372036854775808]", "[18446744073709551624]"}) {
+  for (const char* shape : {"[-8]", "[8.0]", "[8e0]", "[\"8\"]", "[null]", "[[8]]", "[true]", "{}", "8",
+                            "null", "[9223372036854775808]", "[18446744073709551624]"}) {
     EXPECT_REFUSED(with(shape), "integers from 0 to 2^63-1 as shape of tensor \"w\"");
   }
 }
 
 TEST_F(SafetensorsTest, RefusesBadFields) {
-  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"F6","shape":[8],"data_offsets":[0,8]}})", 8), "unknown dtype \"F6\" of tensor \"w\"");
-  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":8,"shape":[8],"data_offsets":[0,8]}})", 8), "string as dtype");
-  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":["U8"],"shape":[8],"data_offsets":[0,8]}})", 8), "string as dtype");
+  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"F6","shape":[8],"data_offsets":[0,8]}})", 8),
+                 "unknown dtype \"F6\" of tensor \"w\"");
+  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":8,"shape":[8],"data_offsets":[0,8]}})", 8),
+                 "string as dtype");
+  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":["U8"],"shape":[8],"data_offsets":[0,8]}})", 8),
+                 "string as dtype");
   EXPECT_REFUSED(header_refusal(R"({"w":{"shape":[8],"data_offsets":[0,8]}})", 8), "no dtype");
   EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"U8","data_offsets":[0,8]}})", 8), "no shape");
   EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"U8","shape":[8]}})", 8), "no data_offsets");
   // Fields of one tensor do not serve the next.
-  EXPECT_REFUSED(header_refusal(R"({"v":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"w":{}})", 8), "\"w\" has no dtype");
+  EXPECT_REFUSED(header_refusal(R"({"v":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"w":{}})", 8),
+                 "\"w\" has no dtype");
   EXPECT_REFUSED(header_refusal(R"({"w":[]})", 0), "object for \"w\"");
   EXPECT_REFUSED(header_refusal(R"({"w":1})", 0), "object for \"w\"");
   EXPECT_REFUSED(header_refusal(R"({"__metadata__":{"a":1}})", 0), "only strings in __metadata__");
   EXPECT_REFUSED(header_refusal(R"({"__metadata__":{"a":{}}})", 0), "only strings in __metadata__");
   EXPECT_REFUSED(header_refusal(R"({"__metadata__":"a"})", 0), "object for \"__metadata__\"");
-  EXPECT_REFUSED(header_refusal(R"({"w\u0000":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})", 8), "NUL in the tensor name \"w\\x00\"");
+  EXPECT_REFUSED(header_refusal(R"({"w\u0000":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})", 8),
+                 "NUL in the tensor name \"w\\x00\"");
 }
 
 TEST_F(SafetensorsTest, RefusesBadJson) {
   const std::string w = R"("w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]})";
   EXPECT_REFUSED(header_refusal("{" + w + "," + w + "}", 8), "duplicate key \"w\"");
-  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"U8","shape":[8],"shape":[8],"data_offsets":[0,8]}})", 8), "duplicate key \"shape\"");
+  EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"U8","shape":[8],"shape":[8],"data_offsets":[0,8]}})", 8),
+                 "duplicate key \"shape\"");
   EXPECT_REFUSED(header_refusal(R"({"__metadata__":{"a":"1","\u0061":"2"}})", 0), "duplicate key \"a\"");
   EXPECT_REFUSED(header_refusal("{" + w, 8), "bad JSON");
   EXPECT_REFUSED(header_refusal("{" + w + "}}", 8), "bad JSON");
   EXPECT_REFUSED(header_refusal("{" + w + std::string("}\0{", 3), 8), "NUL byte");
   EXPECT_REFUSED(header_refusal("{\"\xff\":1}", 8), "bad JSON");
   EXPECT_REFUSED(header_refusal(R"({"w":1e999})", 8), "bad JSON");
-  const std::string deep = R"({"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8],"x":)" + std::string(5'000'000, '[');
+  const std::string deep =
+      R"({"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8],"x":)" + std::string(5'000'000, '[');
   EXPECT_REFUSED(header_refusal(deep, 8), "nested deeper");
   EXPECT_REFUSED(header_refusal("{\"w\":" + std::string(1'000'000, '['), 8), "object for \"w\"");
 }
 
 TEST_F(SafetensorsTest, BooleanBytesAreChecked) {
-  write_bytes(path, safetensors_bytes(R"({"b":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", std::string("\0\1\2", 3)));
+  write_bytes(path, safetensors_bytes(R"({"b":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})",
+                                      std::string("\0\1\2", 3)));
   const SafetensorsFile file(path);
   EXPECT_REFUSED(error_of([&] { file.load("b"); }), "neither 0 nor 1");
 }
@@ -343,14 +357,16 @@ class ModelWriterTest : public SafetensorsTest {
  protected:
   std::vector<std::string> names() const {
     std::vector<std::string> found;
-    for (const auto& entry : fs::directory_iterator(folder.path())) found.push_back(entry.path().filename().string());
+    for (const auto& entry : fs::directory_iterator(folder.path()))
+      found.push_back(entry.path().filename().string());
     std::sort(found.begin(), found.end());
     return found;
   }
 };
 
 TEST_F(ModelWriterTest, OneFileInPlannedOrder) {
-  const std::vector<PlannedTensor> plan{{"z", DType::f32, {2}}, {"a\"\\", DType::i8, {4}}, {"m", DType::f16, {0}}};
+  const std::vector<PlannedTensor> plan{
+      {"z", DType::f32, {2}}, {"a\"\\", DType::i8, {4}}, {"m", DType::f16, {0}}};
   ModelWriter writer(folder.path(), plan, 12);
   EXPECT_EQ(writer.total_bytes(), 12u);
   writer.write("m", patterned(DType::f16, {0}));
@@ -360,7 +376,8 @@ TEST_F(ModelWriterTest, OneFileInPlannedOrder) {
   EXPECT_EQ(names(), std::vector<std::string>{"model.safetensors"});
   std::string header =
       R"({"__metadata__":{"format":"pt"},"z":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-      R"("a\"\\":{"dtype":"I8","shape":[4],"data_offsets":[8,12]},"m":{"dtype":"F16","shape":[0],"data_offsets":[12,12]}})";
+      R"("a\"\\":{"dtype":"I8","shape":[4],"data_offsets":[8,12]},)"
+      R"("m":{"dtype":"F16","shape":[0],"data_offsets":[12,12]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const std::string data = bytes_of(patterned(DType::f32, {2})) + bytes_of(patterned(DType::i8, {4}));
   EXPECT_EQ(file_bytes(folder.path() / "model.safetensors"), safetensors_bytes(header, data));
@@ -370,17 +387,20 @@ TEST_F(ModelWriterTest, OneFileInPlannedOrder) {
 
 TEST_F(ModelWriterTest, ShardsFillInOrderAndALargeTensorStandsAlone) {
   // Bytes 8, 4 | 40 | 4, 8 | 8 with a maximum of 12.
-  const std::vector<PlannedTensor> plan{{"f", DType::f32, {2}},  {"e", DType::f32, {1}}, {"d", DType::f32, {10}},
-                                        {"c", DType::f32, {}},   {"b", DType::f32, {2}}, {"a", DType::f32, {2}}};
+  const std::vector<PlannedTensor> plan{{"f", DType::f32, {2}},  {"e", DType::f32, {1}},
+                                        {"d", DType::f32, {10}}, {"c", DType::f32, {}},
+                                        {"b", DType::f32, {2}},  {"a", DType::f32, {2}}};
   ModelWriter writer(folder.path(), plan, 12);
   for (const char* name : {"a", "d", "b", "f", "c", "e"}) {
-    const auto planned = std::find_if(plan.begin(), plan.end(), [&](const auto& p) { return p.name == name; });
+    const auto planned =
+        std::find_if(plan.begin(), plan.end(), [&](const auto& p) { return p.name == name; });
     writer.write(name, patterned(planned->dtype, planned->shape));
   }
   writer.finish();
-  EXPECT_EQ(names(), (std::vector<std::string>{"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
-                                               "model-00003-of-00004.safetensors", "model-00004-of-00004.safetensors",
-                                               "model.safetensors.index.json"}));
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
+                                      "model-00003-of-00004.safetensors", "model-00004-of-00004.safetensors",
+                                      "model.safetensors.index.json"}));
   EXPECT_EQ(file_bytes(folder.path() / "model.safetensors.index.json"), R"({
   "metadata": {
     "total_size": 72
@@ -401,7 +421,8 @@ TEST_F(ModelWriterTest, ShardsFillInOrderAndALargeTensorStandsAlone) {
 }
 
 TEST_F(ModelWriterTest, OrderOfWritingDoesNotChangeTheBytes) {
-  const std::vector<PlannedTensor> plan{{"a", DType::f32, {3}}, {"b", DType::f32, {3}}, {"c", DType::f32, {3}}};
+  const std::vector<PlannedTensor> plan{
+      {"a", DType::f32, {3}}, {"b", DType::f32, {3}}, {"c", DType::f32, {3}}};
   std::vector<std::string> bytes;
   for (const std::vector<std::string>& order : {std::vector<std::string>{"a", "b", "c"}, {"c", "a", "b"}}) {
     ModelWriter writer(folder.path(), plan, 24);
@@ -411,6 +432,31 @@ TEST_F(ModelWriterTest, OrderOfWritingDoesNotChangeTheBytes) {
                     file_bytes(folder.path() / "model-00002-of-00002.safetensors"));
   }
   EXPECT_EQ(bytes[0], bytes[1]);
+}
+
+TEST_F(ModelWriterTest, SeveralThreads) {
+  std::vector<PlannedTensor> plan;
+  for (int i = 0; i < 64; ++i) plan.push_back({str("t", i), DType::i32, {i}});
+  ModelWriter writer(folder.path(), plan, 1000);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 63 - t; i >= 0; i -= 4) writer.write(str("t", i), tensor::full({i}, i, at::kInt));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  writer.finish();
+  int64_t found = 0;
+  for (const std::string& name : names()) {
+    if (!name.ends_with(".safetensors")) continue;
+    const SafetensorsFile file(folder.path() / name);
+    for (const auto& [tensor_name, stored] : file.tensors()) {
+      const int i = std::stoi(tensor_name.substr(1));
+      EXPECT_TRUE(stored.to_tensor().equal(tensor::full({i}, i, at::kInt))) << tensor_name;
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, 64);
 }
 
 TEST_F(ModelWriterTest, NonContiguousTensors) {
