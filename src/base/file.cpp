@@ -88,18 +88,21 @@ void OutputFile::close() {
   if (::close(fd) != 0) fail(path_, "cannot close", errno);
 }
 
+void StagedDirectory::refuse_occupied(const fs::path& final_path, bool replace) {
+  if (!fs::exists(final_path)) return;
+  if (!fs::is_directory(final_path)) {
+    throw Error(ErrorKind::invalid_argument, final_path.string(), "is a file, expected a folder", "name another output");
+  }
+  if (!replace && !fs::is_empty(final_path)) {
+    throw Error(ErrorKind::invalid_argument, final_path.string(), "output folder exists and is not empty",
+                "name another output or pass --force to replace it");
+  }
+}
+
 StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace)
     : final_(fs::absolute(final_path).lexically_normal()) {
   if (!final_.has_filename()) final_ = final_.parent_path();
-  if (fs::exists(final_)) {
-    if (!fs::is_directory(final_)) {
-      throw Error(ErrorKind::invalid_argument, final_.string(), "is a file, expected a folder", "name another output");
-    }
-    if (!replace && !fs::is_empty(final_)) {
-      throw Error(ErrorKind::invalid_argument, final_.string(), "output folder exists and is not empty",
-                  "name another output or pass --force to replace it");
-    }
-  }
+  refuse_occupied(final_, replace);
   std::error_code error;
   fs::create_directories(final_.parent_path(), error);
   if (error) throw Error(ErrorKind::io, final_.parent_path().string(), "cannot create folder: " + error.message());

@@ -53,6 +53,8 @@ class OutputFile {
 class StagedDirectory {
  public:
   // Throws invalid_argument when `final_path` exists and is not an empty folder, unless `replace`.
+  static void refuse_occupied(const std::filesystem::path& final_path, bool replace);
+  // Refuses likewise; makes the staging folder.
   StagedDirectory(const std::filesystem::path& final_path, bool replace);
   ~StagedDirectory();
   StagedDirectory(const StagedDirectory&) = delete;

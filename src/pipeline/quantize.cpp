@@ -221,6 +221,7 @@ Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
   const Method& method = find_method(job.method);
   const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
   refuse_quantized(*checkpoint);
+  StagedDirectory::refuse_occupied(job.output, job.force);
   const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
 
@@ -240,21 +241,17 @@ Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
   }
   for (const std::string& name : plan.skipped()) log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
-  std::optional<Run> run;
-  {
-    // Everything that can refuse without a forward comes first, the output's name included.
-    if (!job.skip_scan) refuse_non_finite(*checkpoint, pool, log);
-    run.emplace(job, model, plan, pool, log);
-  }
+  if (!job.skip_scan) refuse_non_finite(*checkpoint, pool, log);
+  Run run(job, model, plan, pool, log);
   if (method.needs_hessian) {
-    run->calibrated(rows);
+    run.calibrated(rows);
   } else {
-    run->plain_rounding();
+    run.plain_rounding();
   }
-  Json report = run->report(rows, method);
+  Json report = run.report(rows, method);
   report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report["peak_rss_bytes"] = peak_rss_bytes();
-  run->finish(report);
+  run.finish(report);
   return report;
 }
 

@@ -1,0 +1,94 @@
+#include "cli/common.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <thread>
+
+#include "tensor/ops.h"
+
+namespace gramian::cli {
+
+std::shared_ptr<ThreadPool> Common::pool() const {
+  const int count = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  tensor::set_threads(count);
+  return std::make_shared<ThreadPool>(count);
+}
+
+void Common::result(const Json& document, const std::string& text) const {
+  if (json) {
+    std::printf("%s\n", document.dump(2).c_str());
+  } else if (!quiet) {
+    std::printf("%s", text.c_str());
+  }
+}
+
+void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::function<void()> action) {
+  verb.add_flag("--json", common->json, "Print one JSON document on stdout");
+  verb.add_flag("--quiet,-q", common->quiet, "Print warnings and errors only");
+  verb.add_option("--threads", common->threads, "CPU threads; 0 takes all cores")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  verb.callback(std::move(action));
+}
+
+RowOptions RowFlags::options(int64_t samples_default) const {
+  return {.sequence_length = sequence_length,
+          .samples = samples,
+          .samples_default = samples_default,
+          .seed = seed,
+          .allow_fewer = allow_fewer};
+}
+
+void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_help) {
+  verb.add_option("--samples", flags.samples, samples_help)->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+  verb.add_option("--sequence-length", flags.sequence_length,
+                  "Tokens per row of .txt and .jsonl (ready rows keep their own)")
+      ->check(CLI::Range(2, 1 << 24))
+      ->capture_default_str();
+  verb.add_option("--seed", flags.seed, "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl)");
+  verb.add_flag("--allow-fewer", flags.allow_fewer, "Accept less than half of the rows that --samples asks for");
+}
+
+std::string human_bytes(double bytes) {
+  const char* unit = "B";
+  for (const char* next : {"kB", "MB", "GB", "TB"}) {
+    if (bytes < 1000) break;
+    bytes /= 1000;
+    unit = next;
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, bytes < 100 && unit[0] != 'B' ? "%.2f %s" : "%.0f %s", bytes, unit);
+  return text;
+}
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      line += (i == 0 ? "" : "  ") + (i == 0 ? row[i] + padding : padding + row[i]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+Json interval(double low, double high) {
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
+  return Json::array({number(low), number(high)});
+}
+
+}  // namespace gramian::cli

@@ -1,0 +1,60 @@
+// What every verb shares: --json, --quiet, --threads, and how results and errors leave the program.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "pipeline/rows.h"
+
+namespace gramian::cli {
+
+using Json = nlohmann::ordered_json;
+
+struct Common {
+  bool json = false;
+  bool quiet = false;
+  int threads = 0;  // 0: all cores
+
+  Log log() const { return Log(quiet ? LogLevel::quiet : LogLevel::normal); }
+  // Sets LibTorch's threads too.
+  std::shared_ptr<ThreadPool> pool() const;
+  // Prints `document` when --json was given, else `text` (a table or a few lines) unless --quiet.
+  void result(const Json& document, const std::string& text) const;
+};
+
+// Adds the shared flags to a verb and runs `action` when it is chosen.
+void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::function<void()> action);
+
+// --samples, --sequence-length, --seed, --allow-fewer.
+struct RowFlags {
+  int64_t sequence_length = 512;
+  std::optional<int64_t> samples;
+  std::optional<uint64_t> seed;
+  bool allow_fewer = false;
+  RowOptions options(int64_t samples_default) const;
+};
+void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_help);
+
+// "16.4 MB", "1.23 GB" (powers of ten).
+std::string human_bytes(double bytes);
+// printf-style number with `digits` after the point.
+std::string fixed(double value, int digits);
+// Rows of cells as an aligned text table; the first row is the head, columns after the first are right-aligned.
+std::string table(const std::vector<std::vector<std::string>>& rows);
+// [low, high], with null for what is not finite.
+Json interval(double low, double high);
+
+// One per verb.
+void add_quantize(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_logits(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_demo(CLI::App& app);
+
+}  // namespace gramian::cli

@@ -1,0 +1,80 @@
+// gramian eval MODEL --text F | --rows F [--reference REF]
+#include "base/error.h"
+#include "base/resources.h"
+#include "cli/common.h"
+#include "eval/evaluate.h"
+
+namespace gramian::cli {
+namespace {
+
+struct Flags {
+  std::string model, reference, text, rows_file;
+  std::string dtype = "auto";
+  bool treat_as_tied = false;
+  int64_t batch = 8;
+  RowFlags rows;
+};
+
+void run(const Flags& flags, const Common& common) {
+  Log log = common.log();
+  const auto pool = common.pool();
+  const bool ready = !flags.rows_file.empty();
+  if (ready == !flags.text.empty()) {
+    throw Error(ErrorKind::invalid_argument, "eval", "needs exactly one of --text and --rows");
+  }
+  const std::filesystem::path source = ready ? flags.rows_file : flags.text;
+  std::optional<Tokenizer> tokenizer;
+  const RowSet rows = load_rows(source, flags.rows.options(0), [&]() -> const Tokenizer& {
+    if (!tokenizer) tokenizer.emplace(std::filesystem::path(flags.model) / "tokenizer.json");
+    return *tokenizer;
+  }, log);
+  log.info(str("evaluation: ", rows.rows.size(), " rows, ", rows.tokens, " tokens; ", rows.policy));
+
+  const OpenOptions open{.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied};
+  ResidentModel model(flags.model, open, pool);
+  std::optional<ResidentModel> reference;
+  if (!flags.reference.empty()) reference.emplace(flags.reference, open, pool);
+  const EvalResult result =
+      evaluate(model, reference ? &*reference : nullptr, rows.rows, {.batch = flags.batch}, log);
+
+  Json json;
+  json["model"] = flags.model;
+  json["dtype"] = c10::toString(model.model().dtype());
+  json["perplexity"] = result.perplexity;
+  json["kl_mean"] = result.kl ? Json(result.kl->mean) : Json(nullptr);
+  json["kl_ci95"] = result.kl ? interval(result.kl->low, result.kl->high) : Json(nullptr);
+  json["top1_agreement"] = result.kl ? Json(result.top1_agreement) : Json(nullptr);
+  json["rows"] = rows.rows.size();
+  json["tokens"] = result.tokens;
+  json["seconds"] = result.seconds;
+  json["tokens_per_second"] = static_cast<double>(result.tokens) / result.seconds;
+  json["peak_rss_bytes"] = peak_rss_bytes();
+  std::string text = str("perplexity ", fixed(result.perplexity, 4), " over ", result.tokens, " predicted tokens\n");
+  if (result.kl) {
+    text += str("KL(reference || model) ", fixed(result.kl->mean, 5), " nats per token, 95 % interval ",
+                fixed(result.kl->low, 5), " to ", fixed(result.kl->high, 5), "\nsame best token ",
+                fixed(100 * result.top1_agreement, 2), " %\n");
+  }
+  text += str(fixed(result.seconds, 1), " s, ", fixed(static_cast<double>(result.tokens) / result.seconds, 0),
+              " tokens a second\n");
+  common.result(json, text);
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  auto common = std::make_shared<Common>();
+  CLI::App& verb = *app.add_subcommand("eval", "Perplexity of a model, and its KL divergence from a reference");
+  verb.add_option("model", flags->model, "Model folder, plain or QQQ")->required();
+  verb.add_option("--text", flags->text, "Text to evaluate on: .txt or .jsonl");
+  verb.add_option("--rows", flags->rows_file, "Ready rows to evaluate on: .safetensors with input_ids");
+  verb.add_option("--reference", flags->reference, "Model folder to compare with");
+  add_row_flags(verb, flags->rows, "Rows to evaluate; without it all");
+  verb.add_option("--batch", flags->batch, "Rows per forward")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  verb.add_option("--dtype", flags->dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
+  verb.add_flag("--treat-as-tied", flags->treat_as_tied, "Use the embedding as head when the checkpoint has no head");
+  add_common(verb, common, [flags, common] { run(*flags, *common); });
+}
+
+}  // namespace gramian::cli

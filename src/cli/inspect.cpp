@@ -1,0 +1,120 @@
+// gramian inspect MODEL: what a model is made of and which of its layers QQQ can take.
+#include "base/error.h"
+#include "cli/common.h"
+#include "formats/qqq.h"
+#include "formats/qqq_config.h"
+#include "kernels/cpu_level.h"
+#include "models/model.h"
+
+namespace gramian::cli {
+namespace {
+
+struct Flags {
+  std::string model;
+  bool cpu = false;
+};
+
+Json describe_cpu() {
+  Json json;
+  json["cpu_level"] = name(cpu_level());
+  json["dtype_auto"] = c10::toString(parse_dtype("auto"));
+  return json;
+}
+
+// A plain checkpoint has its layers' shapes checked; a quantized one is described from its tensors' names.
+Json describe_modules(const Model& model, bool quantized) {
+  Json modules = Json::array();
+  if (quantized) return modules;
+  for (const auto& layer : model.survey()) {
+    for (const Linear& linear : layer) {
+      Json json;
+      json["name"] = linear.name;
+      json["out_features"] = linear.out_features;
+      json["in_features"] = linear.in_features;
+      json["bias"] = linear.has_bias;
+      for (const int64_t group : {128, -1}) {
+        const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group);
+        json[group == 128 ? "qqq_g128" : "qqq_row"] = reason.empty() ? Json(true) : Json(reason);
+      }
+      modules.push_back(std::move(json));
+    }
+  }
+  return modules;
+}
+
+Json describe(const std::string& folder) {
+  const auto checkpoint = std::make_shared<const Checkpoint>(folder);
+  const auto group_size = qqq::read_group_size(checkpoint->config(), folder + "/config.json");
+  const Model model(checkpoint, {.dtype = parse_dtype("auto"), .treat_as_tied = true, .quantized = {}});
+  const DecoderSpec& spec = model.spec();
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : checkpoint->tensors()) bytes += tensor.bytes.size();
+  Json json;
+  json["model_type"] = model.family().model_type;
+  json["layers"] = spec.layers();
+  json["hidden_size"] = spec.hidden;
+  json["heads"] = spec.attention[0].heads;
+  json["kv_heads"] = spec.attention[0].kv_heads;
+  json["head_dim"] = spec.attention[0].head_dim;
+  json["intermediate_size"] = spec.mlp.intermediate;
+  json["vocab_size"] = spec.vocab;
+  json["rope"] = spec.rope.type;
+  json["tied_head"] = spec.tied;
+  json["tensors"] = checkpoint->tensors().size();
+  json["weight_bytes"] = bytes;
+  json["quantization"] = group_size ? Json(*group_size == -1 ? "qqq, one scale per row" : "qqq, group size 128") : Json();
+  json["shared_inputs"] = model.family().modules;
+  json["modules"] = describe_modules(model, group_size.has_value());
+  return json;
+}
+
+std::string text_of(const Json& json) {
+  std::string text = str(json.at("model_type").get<std::string>(), ": ", json.at("layers"), " layers, hidden ",
+                         json.at("hidden_size"), ", ", json.at("heads"), " heads over ", json.at("kv_heads"), ", head ",
+                         json.at("head_dim"), ", MLP ", json.at("intermediate_size"), ", vocabulary ",
+                         json.at("vocab_size"), json.at("tied_head") ? " (tied head)" : "", ", rope ",
+                         json.at("rope").get<std::string>(), "\n", json.at("tensors"), " tensors, ",
+                         human_bytes(json.at("weight_bytes")), "\n");
+  if (!json.at("quantization").is_null()) text += "quantized: " + json.at("quantization").get<std::string>() + "\n";
+  text += "linear layers that share an input:";
+  for (const auto& group : json.at("shared_inputs")) {
+    text += " {";
+    for (const auto& name : group) text += (text.back() == '{' ? "" : ", ") + name.get<std::string>();
+    text += "}";
+  }
+  text += "\n";
+  std::vector<std::vector<std::string>> rows{{"module", "out x in", "QQQ g128", "QQQ row"}};
+  for (const auto& module : json.at("modules")) {
+    const auto fit = [&](const char* key) { return module.at(key) == true ? std::string("fits") : std::string("no"); };
+    rows.push_back({module.at("name"), str(module.at("out_features"), " x ", module.at("in_features")), fit("qqq_g128"),
+                    fit("qqq_row")});
+  }
+  return rows.size() > 1 ? text + table(rows) : text;
+}
+
+void run(const Flags& flags, const Common& common) {
+  if (!flags.cpu && flags.model.empty()) {
+    throw Error(ErrorKind::invalid_argument, "inspect", "needs a model folder, or --cpu");
+  }
+  Json json = flags.model.empty() ? Json::object() : describe(flags.model);
+  std::string text = flags.model.empty() ? "" : text_of(json);
+  if (flags.cpu) {
+    json.update(describe_cpu());
+    text += str("CPU level ", json.at("cpu_level").get<std::string>(), ", --dtype auto is ",
+                json.at("dtype_auto").get<std::string>(), "\n");
+  }
+  common.result(json, text);
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  auto common = std::make_shared<Common>();
+  CLI::App& verb = *app.add_subcommand("inspect", "Architecture, linear layers, shared inputs and tile fit of a model");
+  verb.add_option("model", flags->model, "Model folder");
+  verb.add_flag("--cpu", flags->cpu, "Also say which CPU kernels are chosen");
+  add_common(verb, common, [flags, common] { run(*flags, *common); });
+}
+
+}  // namespace gramian::cli

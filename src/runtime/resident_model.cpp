@@ -1,0 +1,52 @@
+#include "runtime/resident_model.h"
+
+#include "formats/qqq_config.h"
+#include "runtime/qqq_linear.h"
+
+namespace gramian {
+namespace {
+
+at::Tensor optional_tensor(const Checkpoint& checkpoint, const std::string& name) {
+  return checkpoint.contains(name) ? checkpoint.tensor(name).to_tensor() : at::Tensor();
+}
+
+// Opens a module whose packed codes are in the checkpoint.
+std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Linear& linear,
+                                         const std::shared_ptr<ThreadPool>& pool) {
+  if (!checkpoint.contains(linear.name + ".B")) return nullptr;
+  const StoredTensor& codes = checkpoint.tensor(linear.name + ".B");
+  const qqq::Packed packed{codes.to_tensor(), checkpoint.tensor(linear.name + ".s_channel").to_tensor(),
+                           optional_tensor(checkpoint, linear.name + ".s_group"),
+                           optional_tensor(checkpoint, linear.name + ".bias")};
+  auto op = std::make_shared<QqqLinear>(qqq::unpack(packed, linear.out_features, linear.in_features, linear.name), pool);
+  codes.file->drop(codes.bytes);
+  return op;
+}
+
+Model open_model(const std::filesystem::path& folder, const OpenOptions& options, std::shared_ptr<ThreadPool> pool) {
+  auto checkpoint = std::make_shared<const Checkpoint>(folder);
+  ModelOptions model_options{.dtype = parse_dtype(options.dtype), .treat_as_tied = options.treat_as_tied, .quantized = {}};
+  if (qqq::read_group_size(checkpoint->config(), (folder / "config.json").string())) {
+    model_options.quantized = [pool = std::move(pool)](const Checkpoint& source, const Linear& linear) {
+      return open_qqq(source, linear, pool);
+    };
+  }
+  return {std::move(checkpoint), model_options};
+}
+
+}  // namespace
+
+ResidentModel::ResidentModel(const std::filesystem::path& folder, const OpenOptions& options,
+                             std::shared_ptr<ThreadPool> pool)
+    : model_(open_model(folder, options, std::move(pool))) {
+  for (int64_t i = 0; i < model_.spec().layers(); ++i) layers_.push_back(model_.load_layer(i));
+}
+
+at::Tensor ResidentModel::states(const std::vector<TokenRow>& rows) {
+  const BatchContext context = model_.context(rows);
+  at::Tensor hidden = model_.embed(model_.pack_rows(rows));
+  for (const auto& layer : layers_) hidden = run(layer->forward(std::move(hidden), context), &multiplications_);
+  return model_.final_norm(hidden);
+}
+
+}  // namespace gramian
