@@ -1,6 +1,7 @@
 #include "formats/tokenizer.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -27,12 +28,23 @@ struct Token {
 
 class TokenTable {
  public:
-  TokenTable(const Bpe& model, const AddedTokens& added, bool as_bytes) {
+  // Throws corrupt_data when an added token and the vocabulary give one text two ids or one id two texts.
+  TokenTable(const JsonNode& root, const Bpe& model, const AddedTokens& added, bool as_bytes) {
     const auto text_of = [&](const std::string& text) { return as_bytes ? byte_level_decode(text) : text; };
     tokens_.reserve(model.vocabulary().size() + added.tokens().size());
-    for (const auto& [text, id] : model.vocabulary()) tokens_.try_emplace(id, Token{text_of(text), false});
+    for (const auto& [text, id] : model.vocabulary()) tokens_.emplace(id, Token{text_of(text), false});
     for (const AddedToken& token : added.tokens()) {
-      tokens_.insert_or_assign(token.id, Token{text_of(token.content), token.special});
+      const auto word = model.vocabulary().find(token.content);
+      const bool in_vocabulary = word != model.vocabulary().end();
+      if (in_vocabulary && word->second != token.id) {
+        throw root["added_tokens"].corrupt(str("\"", token.content, "\" has id ", token.id, ", but id ", word->second,
+                                               " in model.vocab"));
+      }
+      const bool added_id = tokens_.insert_or_assign(token.id, Token{text_of(token.surface), token.special}).second;
+      if (!in_vocabulary && !added_id) {
+        throw root["added_tokens"].corrupt(str("id ", token.id, " of \"", token.content,
+                                               "\" is another word's in model.vocab"));
+      }
     }
     for (const auto& [id, token] : tokens_) size_ = std::max<int64_t>(size_, int64_t{id} + 1);
   }
@@ -50,25 +62,6 @@ class TokenTable {
   int64_t size_ = 0;
 };
 
-// An added token that is also a word of the vocabulary must have the same id there, and no other word may have it.
-void check_added(const JsonNode& root, const Bpe& model, const AddedTokens& added) {
-  std::unordered_map<int32_t, const std::string*> words;
-  words.reserve(model.vocabulary().size());
-  for (const auto& [text, id] : model.vocabulary()) words.emplace(id, &text);
-  for (const AddedToken& token : added.tokens()) {
-    const auto same_text = model.vocabulary().find(token.content);
-    if (same_text != model.vocabulary().end() && same_text->second != token.id) {
-      throw root["added_tokens"].corrupt(str("\"", token.content, "\" has id ", token.id, ", but id ",
-                                             same_text->second, " in model.vocab"));
-    }
-    const auto same_id = words.find(token.id);
-    if (same_id != words.end() && *same_id->second != token.content) {
-      throw root["added_tokens"].corrupt(str("id ", token.id, " is \"", token.content, "\", but \"",
-                                             *same_id->second, "\" in model.vocab"));
-    }
-  }
-}
-
 JsonNode checked_root(const Json& json, const std::string& file) {
   const JsonNode root(&json, file, "");
   root.require_object();
@@ -83,7 +76,7 @@ JsonNode checked_root(const Json& json, const std::string& file) {
 
 // The file's truncation and padding members are settings of one use, not of the tokenizer, and are not applied.
 struct Tokenizer::State {
-  State(const JsonNode& root)
+  explicit State(const JsonNode& root)
       : file(root.file()),
         normalizer(root["normalizer"]),
         pre_tokenizer(root["pre_tokenizer"]),
@@ -91,8 +84,7 @@ struct Tokenizer::State {
         post_processor(root["post_processor"]),
         model(root["model"], pre_tokenizer.byte_level()),
         added(root["added_tokens"], normalizer),
-        tokens(model, added, decoder.only_byte_level()) {
-    check_added(root, model, added);
+        tokens(root, model, added, decoder.only_byte_level()) {
     for (const int64_t id : post_processor.added_ids()) {
       if (tokens.find(id) == nullptr) {
         throw root["post_processor"].corrupt(str("adds id ", id, ", which no token has"));

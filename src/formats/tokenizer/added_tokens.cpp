@@ -86,11 +86,8 @@ AddedTokens::AddedTokens(const JsonNode& node, const Normalizer& normalizer) {
     }
     if (!contents.insert(token.content).second) throw item.corrupt(str("\"", token.content, "\" is listed twice"));
     const auto index = static_cast<uint32_t>(tokens_.size());
-    if (token.normalized) {
-      normalized_.insert(normalizer(token.content), index);
-    } else {
-      raw_.insert(token.content, index);
-    }
+    token.surface = token.normalized ? normalizer(token.content) : token.content;
+    (token.normalized ? normalized_ : raw_).insert(token.surface, index);
     if (token.single_word && !word_) word_.emplace(kWordPattern, item.file() + ": " + item.path());
     tokens_.push_back(std::move(token));
   }

@@ -17,6 +17,7 @@ namespace gramian::tokenizer {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
+  std::string surface;  // what it matches and decodes to: `content`, normalized where `normalized`
   bool special = false;
   bool normalized = false;   // matches the normalized text instead of the raw text
   bool lstrip = false;       // swallows white space on its left
@@ -51,8 +52,7 @@ class PrefixTree {
 
 class AddedTokens {
  public:
-  // `node` may be absent. Contents of normalized tokens are normalized by `normalizer`. Throws corrupt_data for a
-  // repeated id or content.
+  // `node` may be absent. Throws corrupt_data for a repeated id or content.
   AddedTokens(const JsonNode& node, const Normalizer& normalizer);
   const std::vector<AddedToken>& tokens() const noexcept { return tokens_; }
   // Null when `id` is no added token.
