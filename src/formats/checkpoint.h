@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/json.h"
 #include "formats/safetensors.h"
 
 namespace gramian {
@@ -38,8 +39,5 @@ class Checkpoint {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// JSON text; throws corrupt_data with the file, the line and column of the fault. Duplicate keys are refused.
-nlohmann::ordered_json parse_json(const std::string& text, const std::string& where);
 
 }  // namespace gramian
