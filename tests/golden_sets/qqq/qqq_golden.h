@@ -1,0 +1,11 @@
+// The cases of the golden set "qqq", by subject.
+#pragma once
+
+#include <filesystem>
+
+namespace gramian::golden {
+
+// Packing, unpacking, activation quantization and the forward of every layer and configuration.
+void collect_format(const std::filesystem::path& root);
+
+}  // namespace gramian::golden
