@@ -208,7 +208,7 @@ std::string unfit_reason(int64_t n, int64_t k, int64_t group_size) {
 
 at::Tensor channel_scale_from_codes(const QuantizedLinear& module) {
   const int64_t n = module.codes.size(0), groups = module.scale.size(1);
-  const at::Tensor largest = module.codes.reshape({n, groups, -1}).to(at::kFloat).abs().amax({2});
+  const at::Tensor largest = module.codes.reshape({n, groups, -1}).abs().amax({2}).to(at::kFloat);
   const at::Tensor scale = largest.mul(module.scale.to(at::kFloat).abs()).amax({1}).div(127.0);
   return scale.masked_fill(scale.eq(0), 1.0 / 127.0);
 }

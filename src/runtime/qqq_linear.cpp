@@ -67,6 +67,7 @@ at::Tensor QqqLinear::forward(const at::Tensor& x) const {
   if (x.dim() < 1 || x.size(-1) != k) {
     throw Error(ErrorKind::invalid_argument, name_, gramian::str("expected activations [.., ", k, "], found ", x.sizes()));
   }
+  if (!x.is_cpu()) throw Error(ErrorKind::invalid_argument, name_, "expected activations in host memory");
   const at::Tensor input = x.contiguous();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = n;

@@ -2,6 +2,7 @@
 // Items are multiply-adds; `checksum` pins the result.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -91,7 +92,8 @@ void torch_bf16(benchmark::State& state, const Shape& shape) {
 
 void register_all() {
   for (const Shape& shape : kShapes) {
-    for (int i = 0; i <= static_cast<int>(detected_cpu_level()); ++i) {
+    // Levels above avx512_vnni use its functions.
+    for (int i = 0; i <= static_cast<int>(std::min(detected_cpu_level(), CpuLevel::avx512_vnni)); ++i) {
       const auto level = static_cast<CpuLevel>(i);
       const std::string tail = std::string(shape.name) + "/" + std::string(name(level));
       benchmark::RegisterBenchmark(("matmul/" + tail).c_str(), matmul, shape, level);
