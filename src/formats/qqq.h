@@ -31,7 +31,7 @@ struct Packed {
 struct Decoded {
   at::Tensor values;      // int8 [N, K]
   at::Tensor s_channel;   // f32 [N]
-  at::Tensor bias;        // f16 [N] or undefined
+  at::Tensor bias;        // [N] as stored (f16; bf16 or f32 by other writers), or undefined
   int64_t saturated = 0;  // weights whose integer left int8 and was clamped
   // v · s_channel in f32 [N, K].
   at::Tensor weight() const;

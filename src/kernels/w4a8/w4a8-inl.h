@@ -1,0 +1,152 @@
+// The bodies of the W4A8 kernels, compiled once per CPU level by w4a8.cpp: always inlined into functions that carry the
+// level's target attribute, and written for the compiler to vectorize.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "kernels/float16.h"
+
+namespace gramian::w4a8 {
+namespace {
+
+// The bits of an activation type; may_alias, because the memory holds float or a half type of the caller.
+struct F32 {
+  using Stored [[gnu::may_alias]] = uint32_t;
+  static constexpr Stored kMagnitude = 0x7fffffffu;
+  [[gnu::always_inline]] static float widen(Stored bits) { return std::bit_cast<float>(bits); }
+  [[gnu::always_inline]] static Stored narrow(float value) { return std::bit_cast<Stored>(value); }
+};
+struct F16 {
+  using Stored [[gnu::may_alias]] = uint16_t;
+  static constexpr Stored kMagnitude = 0x7fffu;
+  [[gnu::always_inline]] static float widen(Stored bits) { return f16_to_f32(bits); }
+  [[gnu::always_inline]] static Stored narrow(float value) { return f16_from_f32(value); }
+};
+struct BF16 {
+  using Stored [[gnu::may_alias]] = uint16_t;
+  static constexpr Stored kMagnitude = 0x7fffu;
+  [[gnu::always_inline]] static float widen(Stored bits) { return bf16_to_f32(bits); }
+  [[gnu::always_inline]] static Stored narrow(float value) { return bf16_from_f32(value); }
+};
+
+template <class A>
+[[gnu::always_inline]] inline void quantize_body(const typename A::Stored* __restrict x, int64_t rows, int64_t k,
+                                                 int8_t* __restrict q, float* __restrict scale) {
+  for (int64_t row = 0; row < rows; ++row, x += k, q += k) {
+    // Magnitudes order like their bits, with infinity and then NaN on top: the maximum shows both.
+    typename A::Stored magnitude = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      const typename A::Stored bits = x[i] & A::kMagnitude;
+      magnitude = bits > magnitude ? bits : magnitude;
+    }
+    const float sa = A::widen(A::narrow(A::widen(magnitude) / 127.0f));
+    scale[row] = sa;
+    if (!(sa > 0.0f) || sa > 3.402823466e38f) {
+      for (int64_t i = 0; i < k; ++i) q[i] = 0;
+      continue;
+    }
+    // 1.5 · 2^23: adding it leaves no fraction bits, so the addition is the rounding (|x / sa| < 2^22 always, as sa is at
+    // least half of max|x| / 127).
+    constexpr float kRound = 12582912.0f;
+    for (int64_t i = 0; i < k; ++i) {
+      float value = (A::widen(x[i]) / sa + kRound) - kRound;
+      value = value < -128.0f ? -128.0f : value;
+      value = value > 127.0f ? 127.0f : value;
+      q[i] = static_cast<int8_t>(static_cast<int32_t>(value));
+    }
+  }
+}
+
+template <class A, bool kBias>
+[[gnu::always_inline]] inline void rescale_rows(const int32_t* __restrict acc, int64_t rows, int64_t channels,
+                                                const float* __restrict row_scale, const float* __restrict channel_scale,
+                                                const float* __restrict bias, typename A::Stored* __restrict y,
+                                                int64_t y_stride) {
+  for (int64_t row = 0; row < rows; ++row, acc += channels, y += y_stride) {
+    const float sa = row_scale[row];
+    for (int64_t n = 0; n < channels; ++n) {
+      typename A::Stored out = A::narrow((static_cast<float>(acc[n]) * sa) * channel_scale[n]);
+      if constexpr (kBias) out = A::narrow(A::widen(out) + bias[n]);
+      y[n] = out;
+    }
+  }
+}
+
+template <class A>
+[[gnu::always_inline]] inline void rescale_body(const int32_t* acc, int64_t rows, int64_t channels,
+                                                const float* row_scale, const float* channel_scale, const float* bias,
+                                                typename A::Stored* y, int64_t y_stride) {
+  if (bias != nullptr) {
+    rescale_rows<A, true>(acc, rows, channels, row_scale, channel_scale, bias, y, y_stride);
+  } else {
+    rescale_rows<A, false>(acc, rows, channels, row_scale, channel_scale, bias, y, y_stride);
+  }
+}
+
+constexpr int64_t kRows = 32;    // rows of q widened at once
+constexpr int64_t kDepth = 1024; // columns per pass
+
+// out[r · stride + c] (+)= the products of kR rows and kC channels. Sums of int16 pairs are what pmaddwd and vpdpwssd do.
+template <int kR, int kC>
+[[gnu::always_inline]] inline void block(const int16_t* __restrict q, const int16_t* __restrict v, int64_t depth,
+                                         int32_t* __restrict out, int64_t stride) {
+  int32_t sum[kR][kC] = {};
+  for (int64_t i = 0; i < depth; ++i) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 8
+      for (int c = 0; c < kC; ++c) {
+        sum[r][c] += static_cast<int32_t>(q[r * kDepth + i]) * static_cast<int32_t>(v[c * kDepth + i]);
+      }
+    }
+  }
+  for (int r = 0; r < kR; ++r) {
+    for (int c = 0; c < kC; ++c) out[r * stride + c] += sum[r][c];
+  }
+}
+
+[[gnu::always_inline]] inline void widen_rows(const int8_t* __restrict from, int64_t rows, int64_t stride, int64_t depth,
+                                              int16_t* __restrict to) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < depth; ++i) to[row * kDepth + i] = from[row * stride + i];
+  }
+}
+
+template <int kC>
+[[gnu::always_inline]] inline void block_rows(const int16_t* q, int64_t rows, const int16_t* v, int64_t depth,
+                                              int32_t* out, int64_t stride) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4) block<4, kC>(q + row * kDepth, v, depth, out + row * stride, stride);
+  for (; row < rows; ++row) block<1, kC>(q + row * kDepth, v, depth, out + row * stride, stride);
+}
+
+// int8 is widened to int16 tile by tile in scratch that stays in the cache; kC channels are held in registers (4 with 32
+// vector registers, 2 with 16).
+template <int kC>
+[[gnu::always_inline]] inline void matmul_body(const int8_t* q, int64_t rows, const int8_t* v, int64_t channels, int64_t k,
+                                               int32_t* acc) {
+  alignas(64) int16_t wide_q[kRows * kDepth];
+  alignas(64) int16_t wide_v[kC * kDepth];
+  for (int64_t i = 0; i < rows * channels; ++i) acc[i] = 0;
+  for (int64_t row = 0; row < rows; row += kRows) {
+    const int64_t count = rows - row < kRows ? rows - row : kRows;
+    int32_t* out = acc + row * channels;
+    for (int64_t begin = 0; begin < k; begin += kDepth) {
+      const int64_t depth = k - begin < kDepth ? k - begin : kDepth;
+      widen_rows(q + row * k + begin, count, k, depth, wide_q);
+      int64_t n = 0;
+      for (; n + kC <= channels; n += kC) {
+        widen_rows(v + n * k + begin, kC, k, depth, wide_v);
+        block_rows<kC>(wide_q, count, wide_v, depth, out + n, channels);
+      }
+      for (; n < channels; ++n) {
+        widen_rows(v + n * k + begin, 1, k, depth, wide_v);
+        block_rows<1>(wide_q, count, wide_v, depth, out + n, channels);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gramian::w4a8
