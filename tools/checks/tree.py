@@ -128,7 +128,7 @@ class Tree:
 
 
 def is_test(path):
-    return path.startswith("tests/") or path.endswith(("_test.cpp", "_bench.cpp"))
+    return path.startswith(("tests/", "fuzz/")) or path.endswith(("_test.cpp", "_bench.cpp"))
 
 
 def layer_of(path):
