@@ -5,6 +5,7 @@ function(gramian_own_code target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -ffp-contract=off)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${target} PRIVATE GRAMIAN_VERSION="${PROJECT_VERSION}")
   if(GRAMIAN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${GRAMIAN_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${GRAMIAN_SANITIZE})

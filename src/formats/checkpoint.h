@@ -8,15 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "formats/json.h"
 #include "formats/safetensors.h"
 
 namespace gramian {
 
 class Checkpoint {
  public:
-  // Opens and checks the whole folder: config.json is JSON with an object at the top; all shards that the index names
-  // exist (else one message lists every missing one); every tensor that the index names stands in the shard it names;
-  // no tensor stands in two shards. Throws invalid_argument or corrupt_data.
+  // Opens and checks the whole folder: config.json is JSON with an object at the top; all shards that the
+  // index names exist (else one message lists every missing one); every tensor that the index names stands in
+  // the shard it names; no tensor stands in two shards. Throws invalid_argument or corrupt_data.
   explicit Checkpoint(const std::filesystem::path& folder);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
@@ -31,15 +32,13 @@ class Checkpoint {
   // Like tensor(), and the shape must be `shape` (else corrupt_data with both shapes).
   const StoredTensor& tensor(const std::string& name, const std::vector<int64_t>& shape) const;
   // Regular files of the folder that are neither weights (safetensors, their index, .bin, .pt, .pth, .gguf),
-  // config.json nor a quantizer's own configuration (quantize_config.json, quant_config.json); sorted by name.
+  // config.json nor a quantizer's own configuration (quantize_config.json, quant_config.json). Sorted by
+  // name.
   std::vector<std::filesystem::path> side_files() const;
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// JSON text; throws corrupt_data with the file, the line and column of the fault. Duplicate keys are refused.
-nlohmann::ordered_json parse_json(const std::string& text, const std::string& where);
 
 }  // namespace gramian

@@ -1,7 +1,8 @@
-// safetensors: u64 little-endian header length, a JSON header {name: {dtype, shape, data_offsets: [begin, end]}} with an
-// optional "__metadata__" of strings, then the tensor bytes (offsets count from the end of the header).
-// Every length, offset, overlap, hole and duplicate key is checked before use; a damaged file throws corrupt_data with the
-// file's name, what was expected and what was found.
+// safetensors: u64 little-endian header length, a JSON header
+//   {name: {dtype, shape, data_offsets: [begin, end]}}
+// with an optional "__metadata__" of strings, then the tensor bytes (offsets count from the end of the
+// header). Every length, offset, overlap, hole and duplicate key is checked before use; a damaged file throws
+// corrupt_data with the file's name, what was expected and what was found.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct StoredTensor {
   std::shared_ptr<const MappedFile> file;
 
   // Zero-copy (the tensor keeps the mapping alive) when the bytes are aligned for the type, a copy otherwise.
+  // Throws corrupt_data for BOOL bytes other than 0 and 1.
   at::Tensor to_tensor() const;
 };
 
@@ -55,17 +57,22 @@ struct PlannedTensor {
 };
 
 // Writes a model's weights into a folder: one model.safetensors, or model-0000i-of-0000n.safetensors and
-// model.safetensors.index.json when the tensors exceed `shard_bytes_max`. The plan fixes every offset, so tensors may
-// be written in any order as they are made, and nothing is held in memory. Planned order is file order.
+// model.safetensors.index.json when the tensors exceed `shard_bytes_max`. The plan fixes every offset, so
+// tensors may be written in any order as they are made, also from several threads, and nothing is held in
+// memory. Planned order is file order. A shard is fsynced and closed when its last tensor is written.
 class ModelWriter {
  public:
+  // `shard_bytes_max` counts tensor bytes; a larger tensor stands alone in its shard. An empty plan throws
+  // invalid_argument.
   ModelWriter(std::filesystem::path folder, const std::vector<PlannedTensor>& plan, uint64_t shard_bytes_max);
   ~ModelWriter();
-  // Name, element type and shape must be as planned, and each tensor is written once (throws internal otherwise).
+  // Name, element type and shape must be as planned, each tensor is written once (throws internal otherwise).
+  // Tensors may be strided and on any device.
   void write(const std::string& name, const at::Tensor& tensor);
   void write(const std::string& name, std::span<const std::byte> bytes);
-  // Refuses (internal) while a planned tensor is missing; fsyncs every shard and writes the index.
+  // Refuses (internal) while a planned tensor is missing; writes the index and fsyncs the folder.
   void finish();
+  // Bytes of all planned tensors.
   uint64_t total_bytes() const noexcept;
 
  private:
@@ -73,7 +80,8 @@ class ModelWriter {
   std::unique_ptr<State> state_;
 };
 
-// One file, written under a temporary name, fsynced and renamed.
+// One file, written under a temporary name, fsynced and renamed. Types with wide elements come first, so that
+// every tensor is aligned in the file.
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);
 
 }  // namespace gramian

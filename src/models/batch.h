@@ -1,0 +1,36 @@
+// A batch of token rows, packed: rows of any length lie end to end, so padding never exists. Every linear layer sees
+// exactly the real tokens, and a row's result does not depend on what else is in its batch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "models/rope.h"
+
+namespace gramian {
+
+using TokenRow = std::vector<int64_t>;
+
+// Neighbouring rows of one length, which attention can treat as one dense block.
+struct RowRun {
+  int64_t begin = 0;  // first token in the packed batch
+  int64_t rows = 0;
+  int64_t length = 0;
+};
+
+struct BatchContext {
+  std::vector<RowRun> runs;
+  std::vector<RopeTable> rope;  // one per run
+  int64_t tokens = 0;
+  // Called with what a layer's parts produce ("mixer_out", "mlp_out"), when set: for comparisons with other forwards.
+  std::function<void(std::string_view, const at::Tensor&)> tap;
+};
+
+// Runs and rotary tables for rows of these lengths (each >= 1).
+BatchContext make_batch_context(const std::vector<int64_t>& lengths, const RopeSpec& rope);
+
+}  // namespace gramian

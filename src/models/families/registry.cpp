@@ -1,0 +1,38 @@
+#include "models/families/registry.h"
+
+namespace gramian {
+namespace {
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> kFamilies{
+      llama(),
+      qwen2(),
+  };
+  return kFamilies;
+}
+
+}  // namespace
+
+std::vector<const Family*> all_families() {
+  std::vector<const Family*> all;
+  for (const Family& family : families()) all.push_back(&family);
+  return all;
+}
+
+const Family& find_family(const ConfigReader& config) {
+  const std::string type = config.text_or("model_type", "");
+  std::string architecture;
+  if (config.has("architectures") && config.json().at("architectures").is_array() &&
+      !config.json().at("architectures").empty() && config.json().at("architectures")[0].is_string()) {
+    architecture = config.json().at("architectures")[0].get<std::string>();
+  }
+  std::string known;
+  for (const Family& family : families()) {
+    if (family.model_type == type || (type.empty() && family.architecture == architecture)) return family;
+    known += (known.empty() ? "" : ", ") + family.model_type;
+  }
+  throw Error(ErrorKind::unsupported, config.where(),
+              str("model type '", type.empty() ? architecture : type, "' is not built"), "known types: " + known);
+}
+
+}  // namespace gramian

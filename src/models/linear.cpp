@@ -1,0 +1,15 @@
+#include "models/linear.h"
+
+#include "tensor/ops.h"
+
+namespace gramian {
+
+DenseLinear::DenseLinear(at::Tensor weight, at::Tensor bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}
+
+at::Tensor DenseLinear::forward(const at::Tensor& x) const {
+  std::optional<at::Tensor> bias;
+  if (bias_.defined()) bias = bias_;
+  return tensor::linear(x, weight_, bias);
+}
+
+}  // namespace gramian

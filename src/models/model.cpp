@@ -1,0 +1,130 @@
+#include "models/model.h"
+
+#include <algorithm>
+
+#include "tensor/ops.h"
+
+namespace gramian {
+namespace {
+
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+constexpr char kHead[] = "lm_head.weight";
+
+ConfigReader config_of(const Checkpoint& checkpoint) {
+  return {checkpoint.config(), (checkpoint.folder() / "config.json").string()};
+}
+
+// Hard case 1: a head that is neither stored nor declared tied is refused, never invented.
+bool head_is_embedding(const Checkpoint& checkpoint, const DecoderSpec& spec, bool treat_as_tied) {
+  if (spec.tied || treat_as_tied) return true;
+  if (checkpoint.contains(kHead)) return false;
+  throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
+              str("tensor '", kHead, "' is in no file and config.json does not say tie_word_embeddings"),
+              "fetch the missing shard, or pass --treat-as-tied to use the embedding as head");
+}
+
+}  // namespace
+
+Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options)
+    : family_(find_family(config_of(*checkpoint))),
+      spec_(family_.describe(config_of(*checkpoint))),
+      weights_(checkpoint, options.dtype, options.quantized),
+      embedding_(weights_.tensor(kEmbedding, {spec_.vocab, spec_.hidden})),
+      head_(head_is_embedding(*checkpoint, spec_, options.treat_as_tied)
+                ? embedding_
+                : weights_.tensor(kHead, {spec_.vocab, spec_.hidden})),
+      final_norm_(load_rms_norm(weights_, "model.norm.weight", spec_.hidden, spec_.norm_eps)) {}
+
+std::string Model::layer_prefix(int64_t index) const { return str("model.layers.", index, "."); }
+
+ModuleTree Model::module_names(int64_t index) const {
+  ModuleTree names = family_.modules;
+  for (auto& group : names) {
+    for (std::string& name : group) name.insert(0, layer_prefix(index));
+  }
+  return names;
+}
+
+std::vector<std::vector<Linear>> Model::survey() const {
+  std::vector<std::vector<Linear>> layers;
+  Weights::Survey survey;
+  for (int64_t i = 0; i < spec_.layers(); ++i) {
+    survey.linears.clear();
+    family_.layer(spec_, weights_.surveying(survey), layer_prefix(i), i);
+    std::vector<Linear>& ordered = layers.emplace_back();
+    for (const auto& group : module_names(i)) {
+      for (const std::string& name : group) {
+        const auto found = std::find_if(survey.linears.begin(), survey.linears.end(),
+                                        [&](const Linear& linear) { return linear.name == name; });
+        GRAMIAN_CHECK(found != survey.linears.end(), "the module tree names ", name, ", which no block loads");
+        ordered.push_back(*found);
+      }
+    }
+    GRAMIAN_CHECK(ordered.size() == survey.linears.size(), "the module tree misses a linear layer of layer ", i);
+  }
+  if (!survey.problems.empty()) {
+    std::string all;
+    for (const std::string& problem : survey.problems) all += "\n  " + problem;
+    throw Error(ErrorKind::corrupt_data, checkpoint().folder().string(),
+                str(survey.problems.size(), " tensors do not fit config.json:", all));
+  }
+  return layers;
+}
+
+at::Tensor Model::pack_rows(const std::vector<TokenRow>& rows) const {
+  TokenRow packed;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t i = 0; i < rows[r].size(); ++i) {
+      if (rows[r][i] < 0 || rows[r][i] >= spec_.vocab) {
+        throw Error(ErrorKind::invalid_argument, str("row ", r, ", position ", i),
+                    str("token id ", rows[r][i], " is outside the vocabulary of ", spec_.vocab),
+                    "use rows made with this model's tokenizer");
+      }
+    }
+    packed.insert(packed.end(), rows[r].begin(), rows[r].end());
+  }
+  return tensor::wrap(packed.data(), {static_cast<int64_t>(packed.size())}, at::kLong, nullptr).clone();
+}
+
+BatchContext Model::context(const std::vector<TokenRow>& rows) const {
+  std::vector<int64_t> lengths;
+  for (const TokenRow& row : rows) lengths.push_back(static_cast<int64_t>(row.size()));
+  return make_batch_context(lengths, spec_.rope);
+}
+
+at::Tensor Model::embed(const at::Tensor& ids) const { return embedding_.index_select(0, ids); }
+
+std::unique_ptr<DecoderLayer> Model::load_layer(int64_t index) const {
+  return family_.layer(spec_, weights_, layer_prefix(index), index);
+}
+
+at::Tensor Model::logits(const at::Tensor& normed) const {
+  constexpr int64_t kChunk = 8192;  // rows of the head widened at a time
+  const at::Tensor wide = normed.to(at::kFloat);
+  at::Tensor out = tensor::empty({normed.size(0), spec_.vocab}, at::kFloat);
+  for (int64_t begin = 0; begin < spec_.vocab; begin += kChunk) {
+    const int64_t count = std::min(kChunk, spec_.vocab - begin);
+    const at::Tensor part = head_.narrow(0, begin, count).to(at::kFloat);
+    out.narrow(1, begin, count).copy_(wide.matmul(part.t()));
+  }
+  return out;
+}
+
+at::ScalarType parse_dtype(const std::string& name) {
+  if (name == "auto") return tensor::cpu_has_bf16() ? at::kBFloat16 : at::kFloat;
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  throw Error(ErrorKind::invalid_argument, "--dtype", str("unknown type '", name, "'"),
+              "choose auto, float32, bfloat16 or float16");
+}
+
+at::Tensor run(Task<at::Tensor> task, int64_t* multiplications) {
+  Execution execution(std::move(task));
+  int64_t products = 0;
+  while (Pause* pause = execution.advance()) products += multiply(*pause);
+  if (multiplications != nullptr) *multiplications += products;
+  return execution.result();
+}
+
+}  // namespace gramian

@@ -1,0 +1,69 @@
+// A decoder-only language model over a checkpoint: embedding, layers one at a time, final norm, head.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/family.h"
+
+namespace gramian {
+
+struct ModelOptions {
+  at::ScalarType dtype = at::kFloat;
+  // Use the embedding as head when the checkpoint has neither a head nor says that it is tied.
+  bool treat_as_tied = false;
+  QuantizedLinearFactory quantized;  // may be empty
+};
+
+class Model {
+ public:
+  // Throws unsupported for an unknown family, corrupt_data for missing tensors or wrong shapes outside the layers.
+  Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options);
+
+  const Family& family() const noexcept { return family_; }
+  const DecoderSpec& spec() const noexcept { return spec_; }
+  const Checkpoint& checkpoint() const noexcept { return weights_.checkpoint(); }
+  at::ScalarType dtype() const noexcept { return weights_.dtype(); }
+
+  // Name of a decoder layer's modules up to their own part: "model.layers.3.".
+  std::string layer_prefix(int64_t index) const;
+  // Full names of the linear layers of layer `index`, grouped by shared input, in the order of the forward's pauses.
+  ModuleTree module_names(int64_t index) const;
+
+  // Checks names, shapes and types of every layer's tensors from the headers alone. Returns the linear layers in the
+  // order of the layers' pauses; throws corrupt_data with all problems in one message.
+  std::vector<std::vector<Linear>> survey() const;
+
+  // Rows of token ids (each non-empty, ids in the vocabulary: invalid_argument otherwise) -> packed i64 [tokens].
+  at::Tensor pack_rows(const std::vector<TokenRow>& rows) const;
+  BatchContext context(const std::vector<TokenRow>& rows) const;
+
+  // ids [tokens] -> [tokens, hidden].
+  at::Tensor embed(const at::Tensor& ids) const;
+  // Materializes one layer.
+  std::unique_ptr<DecoderLayer> load_layer(int64_t index) const;
+  at::Tensor final_norm(const at::Tensor& hidden) const { return final_norm_(hidden); }
+  // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32 in chunks of the vocabulary.
+  at::Tensor logits(const at::Tensor& normed) const;
+
+ private:
+  const Family& family_;
+  DecoderSpec spec_;
+  Weights weights_;
+  at::Tensor embedding_;  // [vocab, hidden]
+  at::Tensor head_;       // [vocab, hidden]
+  RmsNorm final_norm_;
+};
+
+// "auto", "float32", "bfloat16", "float16" -> type; auto is bf16 where the CPU multiplies it, else f32. Throws
+// invalid_argument for another name.
+at::ScalarType parse_dtype(const std::string& name);
+
+// Drives `task` alone: multiplies at every pause until it ends. Adds the products made to `multiplications` if given.
+at::Tensor run(Task<at::Tensor> task, int64_t* multiplications = nullptr);
+
+}  // namespace gramian

@@ -1,0 +1,29 @@
+#include "models/task.h"
+
+namespace gramian {
+
+int64_t multiply(Pause& pause) {
+  pause.outputs.clear();
+  for (const Linear* module : pause.modules) pause.outputs.push_back(module->op->forward(pause.input));
+  pause.input.reset();
+  return static_cast<int64_t>(pause.modules.size());
+}
+
+Execution::Execution(Task<at::Tensor> root) : root_(std::move(root)) {
+  root_.handle_.promise().execution = this;
+  stack_.push_back(root_.handle_);
+}
+
+Pause* Execution::advance() {
+  pause_ = nullptr;
+  while (!stack_.empty() && pause_ == nullptr) stack_.back().resume();
+  if (pause_ == nullptr && root_.handle_.promise().error) std::rethrow_exception(root_.handle_.promise().error);
+  return pause_;
+}
+
+at::Tensor Execution::result() {
+  GRAMIAN_CHECK(stack_.empty(), "the task has not ended");
+  return root_.take();
+}
+
+}  // namespace gramian

@@ -1,0 +1,45 @@
+#include "models/weights.h"
+
+#include "base/error.h"
+
+namespace gramian {
+
+Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype, QuantizedLinearFactory quantized)
+    : checkpoint_(std::move(checkpoint)), dtype_(dtype), quantized_(std::move(quantized)) {}
+
+Weights Weights::surveying(Survey& survey) const {
+  Weights copy = *this;
+  copy.survey_ = &survey;
+  return copy;
+}
+
+at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+  try {
+    const StoredTensor& stored = checkpoint_->tensor(name, shape);
+    if (stored.dtype != DType::f32 && stored.dtype != DType::f16 && stored.dtype != DType::bf16 &&
+        stored.dtype != DType::f64) {
+      throw Error(ErrorKind::unsupported, checkpoint_->folder().string(),
+                  str("tensor '", name, "' has type ", dtype_name(stored.dtype), ", expected F32, F16 or BF16"),
+                  "use the unquantized checkpoint");
+    }
+    return survey_ == nullptr ? stored.to_tensor().to(dtype_) : at::Tensor();
+  } catch (const Error& error) {
+    if (survey_ == nullptr) throw;
+    survey_->problems.emplace_back(error.what());
+    return {};
+  }
+}
+
+Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bias) const {
+  Linear linear{name, in, out, bias, nullptr};
+  if (survey_ != nullptr) survey_->linears.push_back(linear);
+  if (survey_ == nullptr && quantized_) linear.op = quantized_(*checkpoint_, linear);
+  if (linear.op == nullptr) {
+    at::Tensor bias_values;
+    if (bias) bias_values = tensor(name + ".bias", {out});
+    linear.op = std::make_shared<DenseLinear>(tensor(name + ".weight", {out, in}), bias_values);
+  }
+  return linear;
+}
+
+}  // namespace gramian

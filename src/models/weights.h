@@ -1,0 +1,47 @@
+// The weights of a checkpoint as a model needs them: in its dtype, with shapes checked, quantized modules opened by
+// whoever knows their format.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "models/linear.h"
+
+namespace gramian {
+
+// Opens the quantized module `linear.name`; returns nullptr when the checkpoint holds it as a plain weight.
+using QuantizedLinearFactory =
+    std::function<std::shared_ptr<const LinearOp>(const Checkpoint& checkpoint, const Linear& linear)>;
+
+class Weights {
+ public:
+  Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype, QuantizedLinearFactory quantized);
+
+  // What a check of a checkpoint's headers finds; no tensor is read.
+  struct Survey {
+    std::vector<Linear> linears;        // without `op`
+    std::vector<std::string> problems;  // one line each
+  };
+  // A copy that only checks names and shapes and writes what it meets to `survey`, which must outlive it.
+  Weights surveying(Survey& survey) const;
+
+  // The tensor in the model's dtype; zero-copy when it is stored so. Throws corrupt_data for another shape.
+  at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
+  // Module `name` with weight [out, in] and, with `bias`, bias [out].
+  Linear linear(const std::string& name, int64_t in, int64_t out, bool bias) const;
+  at::ScalarType dtype() const noexcept { return dtype_; }
+  const Checkpoint& checkpoint() const noexcept { return *checkpoint_; }
+
+ private:
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  at::ScalarType dtype_;
+  QuantizedLinearFactory quantized_;
+  Survey* survey_ = nullptr;
+};
+
+}  // namespace gramian

@@ -1,0 +1,22 @@
+// Methods: named rows over the three axes (statistic, solver on a grid, format).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "solve/quantized.h"
+
+namespace gramian {
+
+struct Method {
+  std::string name;
+  std::string summary;  // one line for --help
+  bool needs_hessian = false;
+  SolveOptions defaults;
+};
+
+// Throws invalid_argument listing the known names.
+const Method& find_method(const std::string& name);
+const std::vector<Method>& all_methods();
+
+}  // namespace gramian

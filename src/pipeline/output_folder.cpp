@@ -1,0 +1,41 @@
+#include "pipeline/output_folder.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+
+OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& source, const QuantizePlan& plan,
+                           uint64_t shard_bytes_max)
+    : source_(source), staged_(path, force), writer_(staged_.path(), plan.tensors, shard_bytes_max) {
+  for (const std::string& name : plan.copied) {
+    const StoredTensor& tensor = source.tensor(name);
+    writer_.write(name, tensor.bytes);
+    tensor.file->drop(tensor.bytes);
+  }
+}
+
+void OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
+  writer_.write(module + ".B", packed.B);
+  writer_.write(module + ".s_channel", packed.s_channel);
+  if (packed.s_group.defined() && packed.s_group.numel() > 0) writer_.write(module + ".s_group", packed.s_group);
+  if (packed.bias.defined()) writer_.write(module + ".bias", packed.bias);
+}
+
+void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report) {
+  writer_.finish();
+  const nlohmann::ordered_json fields = qqq::quantization_config(quantization);
+  nlohmann::ordered_json config = source_.config();
+  config["quantization_config"] = fields;
+  write_atomically(staged_.path() / "config.json", config.dump(2) + "\n");
+  write_atomically(staged_.path() / "quantize_config.json", fields.dump(2) + "\n");
+  for (const fs::path& file : source_.side_files()) {
+    write_atomically(staged_.path() / file.filename(), read_text(file));
+  }
+  write_atomically(staged_.path() / "gramian-report.json", report.dump(2) + "\n");
+  staged_.commit();
+}
+
+}  // namespace gramian

@@ -1,0 +1,32 @@
+// The output of a job: packed tensors, everything else of the source byte for byte, configuration and report, under the
+// final name only when complete.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "formats/qqq.h"
+#include "formats/qqq_config.h"
+#include "pipeline/plan.h"
+
+namespace gramian {
+
+class OutputFolder {
+ public:
+  // Copies what the plan does not replace. Throws invalid_argument when `path` exists and is not empty, unless `force`.
+  OutputFolder(const std::filesystem::path& path, bool force, const Checkpoint& source, const QuantizePlan& plan,
+               uint64_t shard_bytes_max);
+
+  void write(const std::string& module, const qqq::Packed& packed);
+  // Writes config.json with `quantization`, quantize_config.json, the side files of the source and the report; fsyncs and
+  // renames.
+  void finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report);
+  uint64_t weight_bytes() const noexcept { return writer_.total_bytes(); }
+
+ private:
+  const Checkpoint& source_;
+  StagedDirectory staged_;
+  ModelWriter writer_;
+};
+
+}  // namespace gramian

@@ -1,0 +1,100 @@
+#include "pipeline/plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "formats/qqq.h"
+
+namespace gramian {
+namespace {
+
+// The tensors of one packed module.
+std::vector<PlannedTensor> packed_tensors(const Linear& linear, int64_t group_size) {
+  const int64_t n = linear.out_features, k = linear.in_features;
+  std::vector<PlannedTensor> tensors{{linear.name + ".B", DType::i32, {k / 16, 2 * n}},
+                                     {linear.name + ".s_channel", DType::f32, {1, n}}};
+  if (group_size > 0 && group_size != k) {
+    tensors.push_back({linear.name + ".s_group", DType::f16, {k / group_size, n}});
+  }
+  if (linear.has_bias) tensors.push_back({linear.name + ".bias", DType::f16, {n}});
+  return tensors;
+}
+
+void refuse_unfit(const std::string& where, const std::vector<std::vector<PlannedModule>>& layers) {
+  std::string all;
+  int64_t count = 0;
+  for (const auto& layer : layers) {
+    for (const PlannedModule& module : layer) {
+      if (module.quantize) continue;
+      ++count;
+      all += str("\n  ", module.linear.name, " [", module.linear.out_features, " x ", module.linear.in_features,
+                 "]: ", module.skip_reason);
+    }
+  }
+  if (count == 0) return;
+  throw Error(ErrorKind::unsupported, where, str(count, " linear layer(s) do not fit QQQ's tiles:", all),
+              "\npass --skip-unfit to leave them unquantized, or choose another --group-size");
+}
+
+}  // namespace
+
+const PlannedModule* QuantizePlan::find(const std::string& name) const {
+  for (const auto& layer : layers) {
+    for (const PlannedModule& module : layer) {
+      if (module.linear.name == name) return &module;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> QuantizePlan::skipped() const {
+  std::vector<std::string> names;
+  for (const auto& layer : layers) {
+    for (const PlannedModule& module : layer) {
+      if (!module.quantize) names.push_back(module.linear.name);
+    }
+  }
+  return names;
+}
+
+int64_t QuantizePlan::quantized_weights() const {
+  int64_t weights = 0;
+  for (const auto& layer : layers) {
+    for (const PlannedModule& module : layer) {
+      if (module.quantize) weights += module.linear.in_features * module.linear.out_features;
+    }
+  }
+  return weights;
+}
+
+QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) {
+  QuantizePlan plan;
+  std::set<std::string> replaced;
+  for (auto& linears : model.survey()) {
+    auto& layer = plan.layers.emplace_back();
+    for (Linear& linear : linears) {
+      const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group_size);
+      if (reason.empty()) {
+        replaced.insert(linear.name + ".weight");
+        if (linear.has_bias) replaced.insert(linear.name + ".bias");
+        for (PlannedTensor& tensor : packed_tensors(linear, group_size)) plan.tensors.push_back(std::move(tensor));
+      }
+      layer.push_back({std::move(linear), reason.empty(), reason});
+    }
+  }
+  if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), plan.layers);
+  if (plan.quantized_weights() == 0) {
+    throw Error(ErrorKind::unsupported, model.checkpoint().folder().string(), "no linear layer fits QQQ's tiles",
+                "QQQ cannot quantize this model");
+  }
+  for (const auto& [name, tensor] : model.checkpoint().tensors()) {
+    if (replaced.contains(name)) continue;
+    plan.copied.push_back(name);
+    plan.tensors.push_back({name, tensor.dtype, tensor.shape});
+  }
+  std::sort(plan.tensors.begin(), plan.tensors.end(),
+            [](const PlannedTensor& a, const PlannedTensor& b) { return a.name < b.name; });
+  return plan;
+}
+
+}  // namespace gramian

@@ -1,0 +1,32 @@
+// What a quantization job will do and write, decided from headers and options alone, before any work.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+
+namespace gramian {
+
+struct PlannedModule {
+  Linear linear;            // name and shape; no `op`
+  bool quantize = true;     // false: left as it is (--skip-unfit)
+  std::string skip_reason;
+};
+
+struct QuantizePlan {
+  std::vector<std::vector<PlannedModule>> layers;  // in the order of the forward's pauses
+  std::vector<PlannedTensor> tensors;              // of the output, sorted by name
+  std::vector<std::string> copied;                 // source tensors that are copied byte for byte
+  // The module called `name`, or nullptr.
+  const PlannedModule* find(const std::string& name) const;
+  std::vector<std::string> skipped() const;
+  int64_t quantized_weights() const;  // entries of all quantized weight matrices
+};
+
+// Throws unsupported, listing every layer whose shape the QQQ tiles refuse, unless `skip_unfit`; corrupt_data for what
+// Model::survey() finds.
+QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit);
+
+}  // namespace gramian

@@ -1,0 +1,261 @@
+#include "pipeline/quantize.h"
+
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/resources.h"
+#include "pipeline/calibrator.h"
+#include "pipeline/method.h"
+#include "pipeline/output_folder.h"
+#include "pipeline/plan.h"
+#include "pipeline/solve_module.h"
+#include "pipeline/source_scan.h"
+#include "tensor/ops.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+namespace {
+
+// Seconds per stage of the job.
+class Stopwatch {
+ public:
+  template <class Work>
+  auto time(const std::string& stage, Work&& work) {
+    const auto start = std::chrono::steady_clock::now();
+    struct Stop {
+      Stopwatch& watch;
+      const std::string& stage;
+      std::chrono::steady_clock::time_point start;
+      ~Stop() { watch.seconds_[stage] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+    } stop{*this, stage, start};
+    return work();
+  }
+  Json report() const {
+    Json json = Json::object();
+    for (const auto& [stage, seconds] : seconds_) json[stage] = seconds;
+    return json;
+  }
+
+ private:
+  std::map<std::string, double> seconds_;
+};
+
+ModuleSource load_source(const Checkpoint& checkpoint, const Linear& linear) {
+  ModuleSource source{linear.name, checkpoint.tensor(linear.name + ".weight").to_tensor(), {}};
+  if (linear.has_bias) source.bias = checkpoint.tensor(linear.name + ".bias").to_tensor();
+  return source;
+}
+
+void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
+  const StoredTensor& stored = checkpoint.tensor(linear.name + ".weight");
+  stored.file->drop(stored.bytes);
+}
+
+Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, int64_t saturated) {
+  const QuantizedLinear& q = solved.quantized;
+  Json json;
+  json["name"] = linear.name;
+  json["method"] = solved.method;
+  json["loss"] = std::isfinite(q.loss) ? Json(q.loss) : Json(nullptr);
+  json["damp"] = q.damp;
+  json["damp_attempts"] = q.damp_attempts;
+  json["samples"] = tokens;
+  json["fallback"] = q.fallback.empty() ? Json(nullptr) : Json(q.fallback);
+  json["out_features"] = linear.out_features;
+  json["in_features"] = linear.in_features;
+  json["dead_columns"] = q.dead_columns;
+  json["zero_groups"] = q.zero_groups;
+  json["int8_saturated"] = saturated;
+  return json;
+}
+
+// A job between its plan and its report.
+class Run {
+ public:
+  Run(const QuantizeJob& job, const Model& model, const QuantizePlan& plan, ThreadPool& pool, Log& log)
+      : job_(job), model_(model), plan_(plan), pool_(pool), log_(log),
+        output_(job.output, job.force, model.checkpoint(), plan, job.shard_bytes_max),
+        progress_(log, "layers", static_cast<int64_t>(plan.layers.size())) {}
+
+  void plain_rounding() {
+    for (size_t i = 0; i < plan_.layers.size(); ++i) {
+      for (const PlannedModule& module : plan_.layers[i]) {
+        progress_.update(static_cast<double>(i), module.linear.name);
+        if (module.quantize) store(module.linear, nullptr, 0);
+      }
+    }
+  }
+
+  void calibrated(const RowSet& rows) {
+    Calibrator calibrator(model_, rows.rows, {.batch = job_.batch, .lanes = job_.lanes, .threads = pool_.threads()});
+    tokens_ = calibrator.tokens();
+    for (size_t i = 0; i < plan_.layers.size(); ++i) {
+      const auto layer = model_.load_layer(static_cast<int64_t>(i));
+      double pause = 0;
+      const auto pauses = static_cast<double>(model_.module_names(static_cast<int64_t>(i)).size());
+      calibrator.run_layer(static_cast<int64_t>(i), *layer, [&](const PauseStatistics& statistics) {
+        progress_.update(static_cast<double>(i) + pause++ / pauses, statistics.modules[0]->name);
+        solve_pause(statistics);
+      });
+    }
+    multiplications_ = calibrator.linear_multiplications();
+    batches_ = calibrator.batches();
+  }
+
+  Json report(const RowSet& rows, const Method& method) const;
+  void finish(const Json& report) {
+    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report);
+  }
+  Stopwatch& watch() { return watch_; }
+
+ private:
+  void solve_pause(const PauseStatistics& statistics) {
+    const int64_t columns = statistics.hessian.size(0);
+    if (statistics.tokens < columns) {
+      log_.warn(str("fewer calibration tokens (", statistics.tokens, ") than columns (", columns,
+                    ") in some layers: their Hessians are rank deficient; give more --samples"));
+    }
+    const Factor factor = watch_.time("factor", [&] {
+      return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step);
+    });
+    for (Linear* module : statistics.modules) {
+      if (plan_.find(module->name)->quantize) module->op = store(*module, &factor, statistics.tokens);
+    }
+  }
+
+  // Solves, packs and writes; returns what the forward goes on with.
+  std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor, int64_t tokens) {
+    const ModuleSource source = load_source(model_.checkpoint(), linear);
+    const SolvedModule solved = watch_.time("solve", [&] {
+      return solve_module(source, factor, tokens, job_.solve, job_.compat_gptqmodel, pool_);
+    });
+    return watch_.time("pack", [&] {
+      output_.write(linear.name, solved.packed);
+      const int64_t saturated =
+          qqq::unpack(solved.packed, linear.out_features, linear.in_features, linear.name).saturated;
+      modules_.push_back(module_report(solved, linear, tokens, saturated));
+      if (!solved.quantized.fallback.empty()) {
+        ++fallbacks_;
+        log_.warn(linear.name + ": " + solved.quantized.fallback);
+      }
+      std::shared_ptr<const LinearOp> next;
+      if (factor != nullptr) next = replacement(solved, source, model_.dtype(), job_.compat_gptqmodel);
+      drop_source(model_.checkpoint(), linear);
+      return next;
+    });
+  }
+
+  const QuantizeJob& job_;
+  const Model& model_;
+  const QuantizePlan& plan_;
+  ThreadPool& pool_;
+  Log& log_;
+  OutputFolder output_;
+  Progress progress_;
+  Stopwatch watch_;
+  std::vector<Json> modules_;
+  int64_t fallbacks_ = 0;
+  int64_t tokens_ = 0;
+  int64_t multiplications_ = 0;
+  int64_t batches_ = 0;
+};
+
+Json Run::report(const RowSet& rows, const Method& method) const {
+  uint64_t packed_bits = 0;
+  int64_t source_weights = 0;
+  for (const PlannedTensor& tensor : plan_.tensors) {
+    const bool of_module = tensor.name.ends_with(".B") || tensor.name.ends_with(".s_channel") ||
+                           tensor.name.ends_with(".s_group");
+    if (!of_module || model_.checkpoint().contains(tensor.name)) continue;
+    uint64_t bits = 8 * dtype_bytes(tensor.dtype);
+    for (const int64_t size : tensor.shape) bits *= static_cast<uint64_t>(size);
+    packed_bits += bits;
+  }
+  for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
+    source_weights += static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
+  }
+  Json json;
+  json["gramian"] = GRAMIAN_VERSION;
+  json["method"] = method.name;
+  json["group_size"] = job_.solve.grid.group_size;
+  json["mse"] = job_.solve.grid.mse;
+  if (method.needs_hessian) json["damp_percent"] = job_.solve.damp_percent;
+  json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
+  json["dtype"] = c10::toString(model_.dtype());
+  json["source_scan"] = !job_.skip_scan;
+  json["rows_asked"] = rows.asked ? Json(*rows.asked) : Json(nullptr);
+  json["rows"] = rows.rows.size();
+  json["rows_blank"] = rows.blank;
+  json["rows_split"] = rows.split;
+  json["rows_policy"] = rows.policy;
+  json["tokens"] = tokens_;
+  json["batches"] = batches_;
+  json["lanes"] = job_.lanes;
+  json["linear_multiplications"] = multiplications_;
+  json["fallbacks"] = fallbacks_;
+  json["skipped"] = plan_.skipped();
+  json["bits_per_weight"] = static_cast<double>(packed_bits) / static_cast<double>(plan_.quantized_weights());
+  json["bits_per_weight_total"] = 8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
+  json["weight_bytes"] = output_.weight_bytes();
+  json["stages"] = watch_.report();
+  json["modules"] = modules_;
+  return json;
+}
+
+void refuse_quantized(const Checkpoint& checkpoint) {
+  if (!checkpoint.config().contains("quantization_config") || checkpoint.config().at("quantization_config").is_null()) {
+    return;
+  }
+  throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(), "is quantized already (quantization_config)",
+              "give the unquantized checkpoint");
+}
+
+}  // namespace
+
+Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
+  const auto start = std::chrono::steady_clock::now();
+  const tensor::InferenceScope inference;
+  const Method& method = find_method(job.method);
+  const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
+  refuse_quantized(*checkpoint);
+  const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
+  const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
+
+  RowSet rows;
+  std::optional<Tokenizer> tokenizer;
+  if (method.needs_hessian) {
+    if (!job.calibration) {
+      throw Error(ErrorKind::invalid_argument, "--calibration", str("method ", method.name, " needs calibration text"),
+                  "pass a .txt, .jsonl or .safetensors file");
+    }
+    rows = load_rows(*job.calibration, job.rows, [&]() -> const Tokenizer& {
+      if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
+      return *tokenizer;
+    }, log);
+    log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(), rows.rows.size(),
+                 " used, ", rows.tokens, " tokens; ", rows.policy));
+  }
+  for (const std::string& name : plan.skipped()) log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
+
+  std::optional<Run> run;
+  {
+    // Everything that can refuse without a forward comes first, the output's name included.
+    if (!job.skip_scan) refuse_non_finite(*checkpoint, pool, log);
+    run.emplace(job, model, plan, pool, log);
+  }
+  if (method.needs_hessian) {
+    run->calibrated(rows);
+  } else {
+    run->plain_rounding();
+  }
+  Json report = run->report(rows, method);
+  report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report["peak_rss_bytes"] = peak_rss_bytes();
+  run->finish(report);
+  return report;
+}
+
+}  // namespace gramian

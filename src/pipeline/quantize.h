@@ -1,0 +1,40 @@
+// A quantization job from a model folder to a QQQ checkpoint that appears only when it is complete.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "pipeline/rows.h"
+#include "solve/quantized.h"
+
+namespace gramian {
+
+struct QuantizeJob {
+  std::filesystem::path source;
+  std::filesystem::path output;
+  std::string method = "qqq";
+  SolveOptions solve;
+  // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, batches
+  // that go on with code · scale. The product's own rules otherwise; docs/qqq.md compares them.
+  bool compat_gptqmodel = false;
+  std::optional<std::filesystem::path> calibration;
+  RowOptions rows;
+  int64_t batch = 8;
+  int lanes = 1;
+  std::string dtype = "auto";
+  bool skip_unfit = false;
+  bool skip_scan = false;
+  bool treat_as_tied = false;
+  bool force = false;
+  uint64_t shard_bytes_max = uint64_t{4} << 30;
+};
+
+// Returns the report, which is also written to <output>/gramian-report.json. Keys: docs/report.md.
+nlohmann::ordered_json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log);
+
+}  // namespace gramian

@@ -1,0 +1,227 @@
+#include "pipeline/rows.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+
+#include "base/file.h"
+#include "formats/checkpoint.h"
+#include "tensor/ops.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+namespace {
+
+// n of `total` numbers, ascending: evenly, or at random with a seed (own Fisher-Yates: std::shuffle differs between
+// libraries).
+std::vector<int64_t> choose(int64_t total, int64_t n, std::optional<uint64_t> seed, bool evenly) {
+  std::vector<int64_t> chosen;
+  if (!seed) {
+    for (int64_t i = 0; i < n; ++i) chosen.push_back(evenly ? i * total / n : i);
+    return chosen;
+  }
+  std::vector<int64_t> all(static_cast<size_t>(total));
+  std::iota(all.begin(), all.end(), 0);
+  std::mt19937_64 random(*seed);
+  for (int64_t i = 0; i < n; ++i) {
+    const auto j = i + static_cast<int64_t>(random() % static_cast<uint64_t>(total - i));
+    std::swap(all[static_cast<size_t>(i)], all[static_cast<size_t>(j)]);
+  }
+  all.resize(static_cast<size_t>(n));
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+// How many of `available` rows to take; hard case 11: under half of an explicit request is refused.
+int64_t rows_to_take(const fs::path& path, int64_t available, const RowOptions& options, Log& log) {
+  const int64_t wanted = options.samples.value_or(options.samples_default);
+  if (wanted <= 0 || available >= wanted) return wanted <= 0 ? available : wanted;
+  if (options.samples && 2 * available < wanted && !options.allow_fewer) {
+    throw Error(ErrorKind::invalid_argument, path.string(),
+                str("holds ", available, " usable rows, under half of the ", wanted, " asked for"),
+                "ask for fewer with --samples, give more text, or pass --allow-fewer");
+  }
+  if (options.samples) log.warn(str(path.string(), ": ", wanted, " rows asked, ", available, " found; all are used"));
+  return available;
+}
+
+RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenizer& tokenizer, Log& log) {
+  const TokenRow prefix = tokenizer.encode("", {.add_special_tokens = true, .parse_special = false});
+  const int64_t payload = options.sequence_length - static_cast<int64_t>(prefix.size());
+  if (payload <= 0) {
+    throw Error(ErrorKind::invalid_argument, "--sequence-length",
+                str(options.sequence_length, " leaves no room after ", prefix.size(), " special tokens"));
+  }
+  const TokenRow stream = tokenizer.encode(read_text(path), {.add_special_tokens = false, .parse_special = false});
+  const int64_t total = static_cast<int64_t>(stream.size()) / payload;
+  if (total == 0) {
+    throw Error(ErrorKind::invalid_argument, path.string(),
+                str("holds ", stream.size(), " tokens, fewer than one window of ", payload),
+                "give more text or a smaller --sequence-length");
+  }
+  RowSet set;
+  for (const int64_t window : choose(total, rows_to_take(path, total, options, log), options.seed, true)) {
+    TokenRow row = prefix;
+    row.insert(row.end(), stream.begin() + window * payload, stream.begin() + (window + 1) * payload);
+    set.rows.push_back(std::move(row));
+  }
+  set.policy = str("windows of ", options.sequence_length, " tokens",
+                   prefix.empty() ? ", no token in front" : str(", each begun by ", prefix.size(), " special token(s)"),
+                   options.seed ? ", chosen at random" : ", taken evenly");
+  return set;
+}
+
+// Contents of a chat, joined by line ends.
+std::string join_messages(const nlohmann::ordered_json& messages, const std::string& where) {
+  std::string text;
+  if (!messages.is_array()) throw Error(ErrorKind::corrupt_data, where, "'messages' must be a list");
+  for (const auto& message : messages) {
+    if (!message.is_object() || !message.contains("content") || !message.at("content").is_string()) {
+      throw Error(ErrorKind::corrupt_data, where, "each of 'messages' must have a text 'content'");
+    }
+    text += (text.empty() ? "" : "\n") + message.at("content").get<std::string>();
+  }
+  return text;
+}
+
+TokenRow json_row(const nlohmann::ordered_json& json, const std::string& where,
+                  const std::function<const Tokenizer&()>& tokenizer, Log& log) {
+  if (!json.is_object()) throw Error(ErrorKind::corrupt_data, where, "expected an object");
+  if (json.contains("input_ids")) {
+    if (!json.at("input_ids").is_array()) throw Error(ErrorKind::corrupt_data, where, "'input_ids' must be a list");
+    TokenRow row;
+    for (const auto& id : json.at("input_ids")) {
+      if (!id.is_number_integer()) throw Error(ErrorKind::corrupt_data, where, "'input_ids' must hold integers");
+      row.push_back(id.get<int64_t>());
+    }
+    return row;
+  }
+  std::string text;
+  if (json.contains("text") && json.at("text").is_string()) {
+    text = json.at("text").get<std::string>();
+  } else if (json.contains("messages")) {
+    text = join_messages(json.at("messages"), where);
+    log.warn("rows with 'messages': contents are joined as plain text; chat templates are not applied");
+  } else {
+    throw Error(ErrorKind::corrupt_data, where, "expected 'text', 'messages' or 'input_ids'");
+  }
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return {};
+  return tokenizer().encode(text, {.add_special_tokens = true, .parse_special = false});
+}
+
+RowSet json_rows(const fs::path& path, const RowOptions& options, const std::function<const Tokenizer&()>& tokenizer,
+                 Log& log) {
+  RowSet set;
+  std::vector<TokenRow> all;
+  const std::string content = read_text(path);
+  size_t line_number = 0;
+  for (size_t begin = 0; begin < content.size();) {
+    const size_t end = std::min(content.find('\n', begin), content.size());
+    const std::string line = content.substr(begin, end - begin);
+    begin = end + 1;
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      ++set.blank;
+      continue;
+    }
+    const std::string where = str(path.string(), ", line ", line_number);
+    const TokenRow row = json_row(parse_json(line, where), where, tokenizer, log);
+    if (row.empty()) ++set.blank;
+    const auto length = static_cast<size_t>(options.sequence_length);
+    if (row.size() > length) ++set.split;
+    for (size_t at = 0; at < row.size(); at += length) {
+      all.emplace_back(row.begin() + static_cast<int64_t>(at),
+                       row.begin() + static_cast<int64_t>(std::min(at + length, row.size())));
+    }
+  }
+  if (all.empty()) throw Error(ErrorKind::invalid_argument, path.string(), "no usable row", "give rows with text");
+  const auto available = static_cast<int64_t>(all.size());
+  for (const int64_t i : choose(available, rows_to_take(path, available, options, log), options.seed, false)) {
+    set.rows.push_back(std::move(all[static_cast<size_t>(i)]));
+  }
+  set.policy = str("JSON rows of at most ", options.sequence_length, " tokens, longer ones split, the tokenizer's template ",
+                   "applied to texts", options.seed ? ", chosen at random" : ", from the start");
+  return set;
+}
+
+RowSet ready_rows(const fs::path& path, const RowOptions& options, Log& log) {
+  ReadyRows ready = read_ready_rows(path);
+  RowSet set;
+  RowOptions all = options;
+  all.samples_default = 0;
+  std::vector<TokenRow> usable;
+  for (TokenRow& row : ready.rows) {
+    if (row.empty()) {
+      ++set.blank;
+    } else {
+      usable.push_back(std::move(row));
+    }
+  }
+  if (usable.empty()) throw Error(ErrorKind::invalid_argument, path.string(), "no row has an unmasked token");
+  usable.resize(static_cast<size_t>(rows_to_take(path, static_cast<int64_t>(usable.size()), all, log)));
+  set.rows = std::move(usable);
+  set.policy = "ready rows as they are, from the start";
+  return set;
+}
+
+}  // namespace
+
+ReadyRows read_ready_rows(const fs::path& path) {
+  const SafetensorsFile file(path);
+  const auto integers = [&](const std::string& name) {
+    const at::Tensor tensor = file.load(name);
+    if (tensor.dim() != 2 || tensor.is_floating_point()) {
+      throw Error(ErrorKind::corrupt_data, path.string(), str("'", name, "' must be integers [rows, length]"));
+    }
+    return tensor.to(at::kLong).contiguous();
+  };
+  const at::Tensor ids = integers("input_ids");
+  ReadyRows ready;
+  ready.length = ids.size(1);
+  const bool masked = file.contains("attention_mask");
+  at::Tensor mask;
+  if (masked) {
+    mask = integers("attention_mask");
+    if (mask.sizes() != ids.sizes()) {
+      throw Error(ErrorKind::corrupt_data, path.string(), "'attention_mask' must have the shape of 'input_ids'");
+    }
+  }
+  for (int64_t r = 0; r < ids.size(0); ++r) {
+    const int64_t* row = ids.const_data_ptr<int64_t>() + r * ready.length;
+    int64_t begin = 0, end = ready.length;
+    if (masked) {
+      const int64_t* keep = mask.const_data_ptr<int64_t>() + r * ready.length;
+      begin = std::find_if(keep, keep + ready.length, [](int64_t k) { return k != 0; }) - keep;
+      end = std::find(keep + begin, keep + ready.length, 0) - keep;
+      if (std::any_of(keep + end, keep + ready.length, [](int64_t k) { return k != 0; })) {
+        throw Error(ErrorKind::unsupported, str(path.string(), ", row ", r), "'attention_mask' has a hole in the middle",
+                    "mask only the ends of rows");
+      }
+    }
+    ready.begins.push_back(begin);
+    ready.rows.emplace_back(row + begin, row + end);
+  }
+  return ready;
+}
+
+RowSet load_rows(const fs::path& path, const RowOptions& options, const std::function<const Tokenizer&()>& tokenizer,
+                 Log& log) {
+  RowSet set;
+  const std::string extension = path.extension().string();
+  if (extension == ".safetensors") {
+    set = ready_rows(path, options, log);
+  } else if (extension == ".jsonl") {
+    set = json_rows(path, options, tokenizer, log);
+  } else if (extension == ".txt") {
+    set = text_rows(path, options, tokenizer(), log);
+  } else {
+    throw Error(ErrorKind::invalid_argument, path.string(), str("unknown kind of rows '", extension, "'"),
+                "give a .txt, .jsonl or .safetensors file");
+  }
+  set.asked = options.samples;
+  for (const TokenRow& row : set.rows) set.tokens += static_cast<int64_t>(row.size());
+  return set;
+}
+
+}  // namespace gramian

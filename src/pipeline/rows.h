@@ -1,0 +1,60 @@
+// Token rows for calibration and evaluation, from text, JSON lines or ready rows.
+//
+//   .txt          one stream, tokenized once without special tokens (special tokens that stand in the text are ordinary
+//                 text), cut into whole windows of `sequence_length`; n of them are taken evenly: number
+//                 floor(i * total / n). Where the tokenizer's template puts tokens in front (a begin-of-text token), each
+//                 window starts with them and holds that many text tokens less.
+//   .jsonl        one object a line with `text`, `messages` (their contents joined by line ends: chat templates are not
+//                 applied) or `input_ids`; tokenized with the template; blank rows are dropped, rows longer than
+//                 `sequence_length` are split, the first n are taken.
+//   .safetensors  `input_ids` [rows, length] of an integer type, optional `attention_mask` of the same shape whose ones
+//                 are contiguous in a row: taken as they are, the first n.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "formats/tokenizer.h"
+#include "models/batch.h"
+
+namespace gramian {
+
+struct RowOptions {
+  int64_t sequence_length = 512;
+  // How many rows; without a value `samples_default` are taken, or as many as there are.
+  std::optional<int64_t> samples;
+  int64_t samples_default = 128;  // 0: all
+  // Chooses rows of .txt and .jsonl at random instead of evenly or from the start.
+  std::optional<uint64_t> seed;
+  // Accept less than half of `samples`.
+  bool allow_fewer = false;
+};
+
+struct RowSet {
+  std::vector<TokenRow> rows;
+  std::optional<int64_t> asked;
+  int64_t tokens = 0;
+  int64_t blank = 0;      // rows dropped because nothing was in them
+  int64_t split = 0;      // rows cut into several
+  std::string policy;     // what was done, in words, for log and report
+};
+
+// `tokenizer` is called when the source needs one. Throws invalid_argument or corrupt_data with file and line.
+RowSet load_rows(const std::filesystem::path& path, const RowOptions& options,
+                 const std::function<const Tokenizer&()>& tokenizer, Log& log);
+
+// input_ids and attention_mask of a .safetensors file as rows. Masked positions are left out; begins[r] is the position
+// of the first token of row r.
+struct ReadyRows {
+  std::vector<TokenRow> rows;
+  std::vector<int64_t> begins;
+  int64_t length = 0;  // of input_ids' second dimension
+};
+ReadyRows read_ready_rows(const std::filesystem::path& path);
+
+}  // namespace gramian

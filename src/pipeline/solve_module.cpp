@@ -1,0 +1,47 @@
+#include "pipeline/solve_module.h"
+
+#include "solve/solvers.h"
+
+namespace gramian {
+namespace {
+
+QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
+                      ThreadPool& pool) {
+  if (factor != nullptr && tokens > 0 && factor->ok()) return solve_gptq(source.weight, *factor, tokens, options, pool);
+  QuantizedLinear result = solve_rtn(source.weight, options.grid, pool);
+  if (factor != nullptr) {
+    result.fallback = tokens == 0 ? "rtn: no calibration tokens" : "rtn: Hessian does not factor with damping below 1";
+    result.damp_attempts = factor->attempts;
+  }
+  return result;
+}
+
+}  // namespace
+
+SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
+                          bool compat_gptqmodel, ThreadPool& pool) {
+  SolvedModule solved;
+  solved.quantized = solve(source, factor, tokens, options, pool);
+  solved.method = factor != nullptr && solved.quantized.fallback.empty() ? "qqq" : "rtn";
+  const at::Tensor channel_scale = compat_gptqmodel ? qqq::channel_scale_from_weight(source.weight)
+                                                    : qqq::channel_scale_from_codes(solved.quantized);
+  solved.packed = qqq::pack(solved.quantized, channel_scale, source.bias, source.name);
+  return solved;
+}
+
+std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source, at::ScalarType dtype,
+                                            bool compat_gptqmodel) {
+  const int64_t n = source.weight.size(0), k = source.weight.size(1);
+  if (compat_gptqmodel) {
+    const QuantizedLinear& q = solved.quantized;
+    const at::Tensor weight =
+        q.codes.view({n, k / q.group_size, q.group_size}).to(at::kFloat).mul(q.scale.unsqueeze(-1)).view({n, k});
+    return std::make_shared<DenseLinear>(weight.to(source.weight.scalar_type()).to(dtype),
+                                         source.bias.defined() ? source.bias.to(dtype) : at::Tensor());
+  }
+  const qqq::Decoded decoded = qqq::unpack(solved.packed, n, k, source.name);
+  return std::make_shared<DenseLinear>(decoded.weight().to(dtype),
+                                       decoded.bias.defined() ? decoded.bias.to(dtype) : at::Tensor());
+}
+
+}  // namespace gramian

@@ -1,0 +1,40 @@
+// One linear layer: solve, pack, and what the forward goes on with.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "base/parallel.h"
+#include "formats/qqq.h"
+#include "models/linear.h"
+#include "solve/factor.h"
+#include "solve/quantized.h"
+
+namespace gramian {
+
+struct ModuleSource {
+  std::string name;
+  at::Tensor weight;  // [N, K] as stored in the source
+  at::Tensor bias;    // [N] as stored, or undefined
+};
+
+struct SolvedModule {
+  QuantizedLinear quantized;
+  qqq::Packed packed;
+  int64_t int8_saturated = 0;
+  std::string method;  // the solver that was used: "qqq" or "rtn"
+};
+
+// `factor` of the module's input over `tokens` rows; nullptr for plain rounding. A factor that failed, or no tokens at
+// all, gives plain rounding with a fallback mark.
+SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
+                          bool compat_gptqmodel, ThreadPool& pool);
+
+// The dense layer that batches go on with, in `dtype`: the weight decoded from what is stored, or code · scale rounded to
+// the source's type under compat.
+std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source, at::ScalarType dtype,
+                                            bool compat_gptqmodel);
+
+}  // namespace gramian

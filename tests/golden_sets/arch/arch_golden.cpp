@@ -1,0 +1,83 @@
+// Every folder with config.json and golden.safetensors: logits, final norm, and per layer the hidden state, the mixer's and
+// the MLP's output, against a reference forward in float32. Tolerances come from the index.json above the folder.
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "formats/checkpoint.h"
+#include "models/model.h"
+#include "support/golden.h"
+#include "tensor/ops.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+namespace {
+
+struct Tolerance {
+  double logits_max_abs = 0;
+  double hidden_rel = 0;
+};
+
+// index.json of the nearest folder above that lists `folder`.
+Tolerance tolerance_of(const fs::path& folder) {
+  const fs::path index = folder.parent_path() / "index.json";
+  const auto json = parse_json(read_text(index), index.string());
+  const auto& entry = json.at(folder.filename().string());
+  return {entry.at("tol_logits_max_abs").get<double>(), entry.at("tol_hidden_rel").get<double>()};
+}
+
+void expect_close(const std::string& what, const at::Tensor& found, const at::Tensor& expected, double bound) {
+  const at::Tensor flat = expected.reshape({-1, expected.size(-1)});
+  ASSERT_EQ(found.sizes(), flat.sizes()) << what;
+  const double worst = found.to(at::kFloat).sub(flat).abs().max().item<double>();
+  EXPECT_LE(worst, bound) << what;
+}
+
+void check_folder(const fs::path& folder) {
+  const Tolerance tolerance = tolerance_of(folder);
+  auto checkpoint = std::make_shared<const Checkpoint>(folder);
+  try {
+    find_family({checkpoint->config(), "config.json"});
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::unsupported) GTEST_SKIP() << folder.filename().string() << ": " << error.what();
+    throw;
+  }
+  const tensor::InferenceScope inference;
+  const Model model(checkpoint, {.dtype = at::kFloat, .treat_as_tied = false, .quantized = {}});
+  const SafetensorsFile golden(folder / "golden.safetensors");
+  const at::Tensor ids = golden.load("input_ids");
+  const auto hidden_bound = [&](const at::Tensor& expected) {
+    return tolerance.hidden_rel * expected.abs().max().item<double>();
+  };
+  const auto compare = [&](const std::string& name, const at::Tensor& found) {
+    if (golden.contains(name)) expect_close(name, found, golden.load(name), hidden_bound(golden.load(name)));
+  };
+
+  std::vector<TokenRow> rows;
+  for (int64_t r = 0; r < ids.size(0); ++r) {
+    const at::Tensor row = ids[r].contiguous();
+    rows.emplace_back(row.const_data_ptr<int64_t>(), row.const_data_ptr<int64_t>() + row.numel());
+  }
+  BatchContext context = model.context(rows);
+  at::Tensor hidden = model.embed(model.pack_rows(rows));
+  for (int64_t i = 0; i < model.spec().layers(); ++i) {
+    compare(str("hidden.", i), hidden);
+    context.tap = [&](std::string_view part, const at::Tensor& value) { compare(str(part, ".", i), value); };
+    const auto layer = model.load_layer(i);
+    hidden = run(layer->forward(hidden, context));
+  }
+  const at::Tensor normed = model.final_norm(hidden);
+  compare("final_norm", normed);
+  expect_close("logits", model.logits(normed), golden.load("logits"), tolerance.logits_max_abs);
+}
+
+}  // namespace
+}  // namespace gramian
+
+int main(int argc, char** argv) {
+  using namespace gramian;
+  return golden::run(argc, argv, "arch", [](const fs::path& root) {
+    for (const fs::path& folder : golden::folders_with(root, "golden.safetensors")) {
+      golden::add("arch", folder.filename().string(), [folder] { check_folder(folder); });
+    }
+  });
+}
