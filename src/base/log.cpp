@@ -3,15 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
-
-#include "base/error.h"
 
 namespace gramian {
 namespace {
 
 std::string clock_text(double seconds) {
-  const auto total = static_cast<int64_t>(seconds + 0.5);
+  const auto total = static_cast<int64_t>(std::llround(seconds));
   char text[32];
   std::snprintf(text, sizeof text, "%lld:%02lld", static_cast<long long>(total / 60), static_cast<long long>(total % 60));
   return text;

@@ -1,6 +1,5 @@
 #include "base/parallel.h"
 
-#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>

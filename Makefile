@@ -1,0 +1,85 @@
+# The front door. `make demo` and `make test` do everything, set-up included; what is done already is not done again.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+JOBS ?= $(shell nproc)
+TEST_JOBS ?= 2
+CTEST := ctest --output-on-failure -j $(TEST_JOBS)
+# Fixed versions, so that everybody gets the same formatting and the same findings.
+CLANG_FORMAT := clang-format==21.1.6
+CLANG_TIDY := clang-tidy==21.1.6
+OUR_SOURCES = $(shell git ls-files '*.cpp' '*.h')
+
+# configure(preset, folder): only when there is no build file, or set-up ran since it was written.
+configure = if [ ! -f $(2)/build.ninja ] || [ .venv/gramian-setup -nt $(2)/build.ninja ]; then cmake --preset $(1); fi
+
+.PHONY: help
+help: ## this list
+	@echo 'make TARGET, where TARGET is one of'
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@echo 'Variables: ARGS="..." for demo and bench, JOBS and TEST_JOBS, GRAMIAN_GOLDEN=folder for golden and test,'
+	@echo 'GRAMIAN_CPU_LEVEL, GRAMIAN_TORCH_VERSION and GRAMIAN_TORCH_INDEX (see tools/setup.sh).'
+
+.PHONY: demo
+demo: build ## quantize the bundled model and compare the results
+	@build/gramian demo $(ARGS)
+
+.PHONY: test
+test: all ## all tests: unit, golden, end to end, tree check
+	@$(CTEST) --test-dir build
+
+.PHONY: fast
+fast: all ## the fast tests only
+	@$(CTEST) --test-dir build -L fast
+
+.PHONY: golden
+golden: all ## compare with files that other implementations made ($GRAMIAN_GOLDEN or tests/golden)
+	@$(CTEST) --test-dir build -L golden
+
+.PHONY: build
+build: configured ## build/gramian
+	@cmake --build build -j $(JOBS) --target gramian
+
+.PHONY: all
+all: configured ## build/gramian, tests and benchmarks
+	@cmake --build build -j $(JOBS)
+
+.PHONY: bench
+bench: configured ## build and run the benchmarks
+	@cmake --build build -j $(JOBS) --target benchmarks
+	@set -e; for program in build/*_bench; do [ ! -x "$$program" ] || "$$program" $(ARGS); done
+
+.PHONY: setup
+setup: ## system packages and .venv with torch
+	@tools/setup.sh
+
+.PHONY: configured
+configured: setup
+	@$(call configure,release,build)
+
+.PHONY: asan
+asan: setup ## all tests with address and undefined-behaviour checks (build-debug)
+	@$(call configure,debug,build-debug)
+	@cmake --build build-debug -j $(JOBS)
+	@$(CTEST) --test-dir build-debug
+
+# LibTorch's OpenMP runtime is not instrumented, so only the layers without LibTorch are checked for races.
+.PHONY: tsan
+tsan: setup ## the tests of base and kernels with data race checks (build-tsan)
+	@$(call configure,tsan,build-tsan)
+	@cmake --build build-tsan -j $(JOBS) --target base_test kernels_test
+	@$(CTEST) --test-dir build-tsan -R '^unit\.(base|kernels)$$'
+
+.PHONY: format
+format: setup ## format our sources in place
+	@.venv/bin/clang-format --version >/dev/null 2>&1 || .venv/bin/python -m pip install -q $(CLANG_FORMAT)
+	@.venv/bin/clang-format -i $(OUR_SOURCES)
+
+.PHONY: tidy
+tidy: configured ## static analysis of our sources
+	@.venv/bin/clang-tidy --version >/dev/null 2>&1 || .venv/bin/python -m pip install -q $(CLANG_TIDY)
+	@printf '%s\n' $(filter %.cpp,$(OUR_SOURCES)) | xargs -P $(JOBS) -n 1 .venv/bin/clang-tidy -p build --quiet --extra-arg=-Wno-unknown-warning-option
+
+.PHONY: clean
+clean: ## remove what was built (.venv stays)
+	rm -rf build build-debug build-tsan demo-out report.html
