@@ -102,14 +102,13 @@ void JsonWalker::walk(std::string_view text, const std::string& where, size_t de
   Json::sax_parse(Cursor(text.data(), &reached_), Cursor(text.data() + text.size(), &reached_), events);
 }
 
-void JsonWalker::fail(const std::string& what) const {
+void JsonWalker::fail(const std::string& what, const std::string& hint) const {
   const std::string_view before = text_.substr(0, static_cast<size_t>(reached_ - text_.data()));
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t newline = before.rfind('\n');
   const size_t column = newline == std::string_view::npos ? before.size() : before.size() - newline - 1;
-  throw Error(ErrorKind::corrupt_data, where_,
-              str("bad JSON at line ", line, ", column ", column, ": ", what),
-              "restore the file from its source");
+  throw Error(ErrorKind::corrupt_data, where_, str("JSON line ", line, ", column ", column, ": ", what),
+              hint);
 }
 
 void JsonWalker::open(bool is_object) {
@@ -184,7 +183,7 @@ bool JsonWalker::end_array() {
 bool JsonWalker::parse_error(size_t position, const std::string&, const nlohmann::detail::exception& fault) {
   // Where the bad token ended; the cursor may stand one byte further.
   reached_ = text_.data() + std::min(position, text_.size());
-  fail(bare(fault.what()));
+  fail("bad JSON: " + bare(fault.what()));
 }
 
 nlohmann::ordered_json parse_json(const std::string& text, const std::string& where) {

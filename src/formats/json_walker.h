@@ -20,7 +20,8 @@ class JsonWalker : private nlohmann::json_sax<nlohmann::ordered_json> {
 
  protected:
   // Throws corrupt_data with the line and column reached.
-  [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn]] void fail(const std::string& what,
+                         const std::string& hint = "restore the file from its source") const;
 
   virtual void on_open(bool is_object) = 0;
   virtual void on_close() = 0;

@@ -52,13 +52,10 @@ class HeaderReader : public JsonWalker {
                                                      : Level::ignored);
         offset_count_ = 0;
         return;
-      case Level::metadata:
-        fail("expected only strings in __metadata__");
+      case Level::metadata: fail("expected only strings in __metadata__");
       case Level::shape:
-      case Level::offsets:
-        fail(expected_integers());
-      case Level::ignored:
-        levels_.push_back(Level::ignored);
+      case Level::offsets: fail(expected_integers());
+      case Level::ignored: levels_.push_back(Level::ignored);
     }
   }
 
@@ -84,6 +81,8 @@ class HeaderReader : public JsonWalker {
     if (levels_.empty()) fail("expected an object of tensors");
     switch (levels_.back()) {
       case Level::top:
+        // The reference implementation reads null metadata as none.
+        if (name_ == "__metadata__" && value.is_null()) return;
         fail("expected an object for " + quote_name(name_));
       case Level::metadata:
         if (!value.is_string()) fail("expected only strings in __metadata__");
@@ -103,8 +102,7 @@ class HeaderReader : public JsonWalker {
         (offset_count_ == 0 ? entry_.begin : entry_.end) = read_integer(value);
         ++offset_count_;
         return;
-      case Level::ignored:
-        return;
+      case Level::ignored: return;
     }
   }
 
@@ -112,7 +110,10 @@ class HeaderReader : public JsonWalker {
     if (!value.is_string()) fail("expected a string as dtype of " + quote_name(name_));
     const auto& text = value.get_ref<const std::string&>();
     const std::optional<DType> dtype = dtype_from_name(text);
-    if (!dtype) fail("unknown dtype " + quote_name(text) + " of tensor " + quote_name(name_));
+    if (!dtype) {
+      fail("unknown dtype " + quote_name(text) + " of tensor " + quote_name(name_),
+           "convert it to a plain type such as BF16");
+    }
     entry_.dtype = *dtype;
     dtype_seen_ = true;
   }

@@ -219,7 +219,7 @@ TEST_F(CheckpointTest, NotAModelFolder) {
   put("config.json", "[1]");
   EXPECT_REFUSED(refusal(), ErrorKind::corrupt_data, "expected a JSON object, found array");
   put("config.json", "{\n  \"a\": 1,\n  \"b\" 2\n}");
-  EXPECT_REFUSED(refusal(), ErrorKind::corrupt_data, "config.json: bad JSON at line 3");
+  EXPECT_REFUSED(refusal(), ErrorKind::corrupt_data, "config.json: JSON line 3, column 7: bad JSON");
   fs::remove(root / "config.json");
   EXPECT_REFUSED(refusal(), ErrorKind::invalid_argument, "no config.json");
 }
@@ -275,7 +275,7 @@ TEST(ParseJson, NamesPlaceAndFault) {
   expect("{\n \"a\": 1,\n  \"a\": 2}", "line 3, column 5: duplicate key \"a\"");
   expect(R"({"o": [{"k": 1, "k": 1}]})", "line 1, column 19: duplicate key \"k\"");
   expect("{\"a\": 1,}", "line 1, column 9:");
-  expect("", "line 1, column 0:");
+  expect("", "line 1, column 0: bad JSON");
   expect("{} {}", "line 1, column 4:");
   expect(std::string("{\"a\": 1}\0{", 10), "line 1, column 8: a NUL byte");
   expect("{\"a\": \"\xff\"}", "bad JSON");
