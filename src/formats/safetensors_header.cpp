@@ -39,6 +39,7 @@ class HeaderReader : public JsonWalker {
           if (name_.find('\0') != std::string::npos) fail("NUL in the tensor name " + quote_name(name_));
           entry_ = Entry();
           entry_.name = name_;
+          ignored_ = 0;
           shape_seen_ = dtype_seen_ = offsets_seen_ = false;
           levels_.push_back(Level::tensor);
         }
@@ -52,10 +53,14 @@ class HeaderReader : public JsonWalker {
                                                      : Level::ignored);
         offset_count_ = 0;
         return;
-      case Level::metadata: fail("expected only strings in __metadata__");
+      case Level::metadata:
+        fail("expected only strings in __metadata__");
       case Level::shape:
-      case Level::offsets: fail(expected_integers());
-      case Level::ignored: levels_.push_back(Level::ignored);
+      case Level::offsets:
+        fail(expected_integers());
+      case Level::ignored:
+        ignore();
+        levels_.push_back(Level::ignored);
     }
   }
 
@@ -90,7 +95,7 @@ class HeaderReader : public JsonWalker {
         return;
       case Level::tensor:
         if (field_ == "shape" || field_ == "data_offsets") fail(expected_integers());
-        if (field_ == "dtype") read_dtype(value);
+        field_ == "dtype" ? read_dtype(value) : ignore();
         return;
       case Level::shape:
         // A 65th dimension is more than LibTorch's iterators take.
@@ -102,8 +107,16 @@ class HeaderReader : public JsonWalker {
         (offset_count_ == 0 ? entry_.begin : entry_.end) = read_integer(value);
         ++offset_count_;
         return;
-      case Level::ignored: return;
+      case Level::ignored:
+        ignore();
+        return;
     }
+  }
+
+  // Fields that the format may grow are skipped; a limit keeps a hostile header from costing seconds.
+  void ignore() {
+    constexpr int kIgnoredMax = 64;
+    if (++ignored_ > kIgnoredMax) fail("too many unknown fields of tensor " + quote_name(name_));
   }
 
   void read_dtype(const Json& value) {
@@ -137,6 +150,7 @@ class HeaderReader : public JsonWalker {
   bool shape_seen_ = false;
   bool offsets_seen_ = false;
   int offset_count_ = 0;
+  int ignored_ = 0;
 };
 
 std::string describe(const Entry& entry) {

@@ -280,6 +280,9 @@ TEST_F(SafetensorsTest, RefusesBadFields) {
   EXPECT_REFUSED(header_refusal(R"({"w":{"shape":[8],"data_offsets":[0,8]}})", 8), "no dtype");
   EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"U8","data_offsets":[0,8]}})", 8), "no shape");
   EXPECT_REFUSED(header_refusal(R"({"w":{"dtype":"U8","shape":[8]}})", 8), "no data_offsets");
+  std::string many = R"({"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8],"x":[0)";
+  for (int i = 0; i < 64; ++i) many += ",0";
+  EXPECT_REFUSED(header_refusal(many + "]}}", 8), "too many unknown fields of tensor \"w\"");
   // Fields of one tensor do not serve the next.
   EXPECT_REFUSED(header_refusal(R"({"v":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"w":{}})", 8),
                  "\"w\" has no dtype");
