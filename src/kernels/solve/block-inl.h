@@ -1,0 +1,45 @@
+// The block recursion, once per CPU level: included by block.cpp inside a namespace of its own with
+//   GRAMIAN_TARGET  attribute naming the instruction set
+//   GRAMIAN_LANES   rows per vector: 4, 8 or 16
+// Column j collects its updates when its turn comes, with four accumulators in registers. Includes nothing.
+
+typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
+
+// w [columns][kBlockRows] in, e [columns][kBlockRows] and codes (as floats, over w) out; loss [kBlockRows] is added to.
+GRAMIAN_TARGET inline void recursion(const SolveBlock& block, const float* scales, float* w, float* e, float* loss) {
+  constexpr int kVectors = 4;
+  const Floats zero = {};
+  const Floats magic = zero + 12582912.0f;  // 1.5·2^23: adding it rounds to an integer, half to even
+  const Floats lo = zero + static_cast<float>(block.code_min);
+  const Floats hi = zero + static_cast<float>(block.code_max);
+  for (int64_t first = 0; first < block.rows; first += kVectors * GRAMIAN_LANES) {
+    for (int64_t j = 0; j < block.columns; ++j) {
+      Floats value[kVectors];
+      __builtin_memcpy(value, w + j * kBlockRows + first, sizeof value);
+      const float* upper = block.upper_t + j * kBlockColumns;
+      for (int64_t i = 0; i < j; ++i) {
+        Floats error[kVectors];
+        __builtin_memcpy(error, e + i * kBlockRows + first, sizeof error);
+        for (int v = 0; v < kVectors; ++v) value[v] -= error[v] * upper[i];
+      }
+      const int64_t group = (block.first_column + j) / block.group_size - block.first_column / block.group_size;
+      const bool counts = block.dead == nullptr || !block.dead[j];
+      Floats scale[kVectors], sums[kVectors];
+      __builtin_memcpy(scale, scales + group * kBlockRows + first, sizeof scale);
+      __builtin_memcpy(sums, loss + first, sizeof sums);
+      for (int v = 0; v < kVectors; ++v) {
+        Floats code = value[v] / scale[v];
+        code = code > lo ? code : lo;
+        code = code < hi ? code : hi;
+        code = (code + magic) - magic;
+        const Floats difference = value[v] - code * scale[v];
+        if (counts) sums[v] += difference * difference / (upper[j] * upper[j]) / 2.0f;
+        value[v] = code;
+        scale[v] = difference / upper[j];
+      }
+      __builtin_memcpy(w + j * kBlockRows + first, value, sizeof value);
+      __builtin_memcpy(e + j * kBlockRows + first, scale, sizeof scale);
+      __builtin_memcpy(loss + first, sums, sizeof sums);
+    }
+  }
+}

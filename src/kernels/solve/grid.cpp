@@ -1,0 +1,185 @@
+#include "kernels/solve/grid.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+
+namespace gramian {
+namespace {
+
+struct SearchRule {
+  float code_min, code_max;
+};
+
+namespace baseline {
+#define GRAMIAN_TARGET
+#define GRAMIAN_LANES 4
+#include "kernels/solve/search-inl.h"
+#undef GRAMIAN_TARGET
+#undef GRAMIAN_LANES
+}  // namespace baseline
+#if defined(__x86_64__)
+namespace avx2 {
+#define GRAMIAN_TARGET [[gnu::target("avx2")]]
+#define GRAMIAN_LANES 8
+#include "kernels/solve/search-inl.h"
+#undef GRAMIAN_TARGET
+#undef GRAMIAN_LANES
+}  // namespace avx2
+namespace avx512 {
+#define GRAMIAN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]]
+#define GRAMIAN_LANES 16
+#include "kernels/solve/search-inl.h"
+#undef GRAMIAN_TARGET
+#undef GRAMIAN_LANES
+}  // namespace avx512
+#endif
+
+// The polynomial's range, and the norms for which differences below 2^-29 of the largest weight may count as zero.
+bool has_fast_power(double p) { return p >= 1 && p <= 6; }
+
+// x · 2^exponent, exact unless it leaves the range of fp32; the power itself may.
+float scale_by_power_of_two(float x, int exponent) {
+  const int half = exponent / 2;
+  return x * std::ldexp(1.0f, half) * std::ldexp(1.0f, exponent - half);
+}
+
+}  // namespace
+
+GridScaler::GridScaler(const GridRule& rule, CpuLevel level)
+    : rule_(rule), level_(level), power_(PowerTable::make(has_fast_power(rule.mse) ? rule.mse : 2.0)) {
+  if (rule.bits < 2 || rule.bits > 8) {
+    throw Error(ErrorKind::invalid_argument, "", str("grid of ", rule.bits, " bits"), "use 2 to 8");
+  }
+  if (!(rule.mse >= 0) || !std::isfinite(rule.mse)) {
+    throw Error(ErrorKind::invalid_argument, "", str("error norm mse = ", rule.mse), "use 0 (off) or a positive exponent");
+  }
+  for (int i = 0; i < kGridCandidates; ++i) shrink_[i] = static_cast<float>(1.0 - i / 100.0);
+}
+
+GridScaler::Range GridScaler::range(const float* x, int64_t columns) const noexcept {
+  float lo = 0, hi = 0;
+  for (int64_t j = 0; j < columns; ++j) {
+    lo = x[j] < lo ? x[j] : lo;
+    hi = x[j] > hi ? x[j] : hi;
+  }
+  const bool one_sided = rule_.one_sided && lo == 0;
+  hi = std::max(-lo, hi);
+  if (hi == 0) return {-1, 1};
+  return {one_sided ? 0 : -hi, hi};
+}
+
+// A scale that underflows to 0 becomes the smallest normal number, so that divisions by it stay finite.
+float GridScaler::candidate(const Range& range, int index) const noexcept {
+  const float lo = shrink_[index] * range.lo;
+  const float hi = shrink_[index] * range.hi;
+  const float scale = (rule_.grouped ? hi - lo : hi) / static_cast<float>(rule_.steps());
+  return scale == 0 ? FLT_MIN : scale;
+}
+
+// The row is brought to hi in [1, 2) by a power of two, which changes no digit: the sums cannot leave fp32, and the power
+// needs a small table only. One-sided rules are the peer's: its unscaled sums may overflow or vanish, which decides.
+int GridScaler::search(const float* x, int64_t columns, const Range& range, float* scratch, float* errors) const noexcept {
+  const int exponent = std::ilogb(range.hi);
+  for (int64_t j = 0; j < columns; ++j) scratch[j] = scale_by_power_of_two(x[j], -exponent);
+  const Range unit = {scale_by_power_of_two(range.lo, -exponent), scale_by_power_of_two(range.hi, -exponent)};
+  const double back = std::exp2(exponent * rule_.mse);
+  const auto seen = [&](float total) { return rule_.one_sided || errors ? static_cast<float>(total * back) : total; };
+  const SearchRule codes = {static_cast<float>(rule_.code_min()), static_cast<float>(rule_.code_max())};
+
+  int lanes = 4;
+  auto* run = &baseline::candidate_errors;
+#if defined(__x86_64__)
+  if (level_ >= CpuLevel::avx512) {
+    lanes = 16;
+    run = &avx512::candidate_errors;
+  } else if (level_ >= CpuLevel::avx2) {
+    lanes = 8;
+    run = &avx2::candidate_errors;
+  }
+#endif
+  int best = 0;
+  float best_seen = std::numeric_limits<float>::infinity();
+  float limit = std::numeric_limits<float>::infinity();
+  for (int first = 0; first < kGridCandidates; first += lanes) {
+    float scales[16], totals[16];
+    for (int lane = 0; lane < lanes; ++lane) scales[lane] = candidate(unit, first + lane);
+    run(scratch, columns, codes, power_, scales, errors ? std::numeric_limits<float>::infinity() : limit, totals);
+    for (int lane = 0; lane < lanes; ++lane) {
+      const float total = seen(totals[lane]);
+      if (errors) errors[first + lane] = total;
+      if (!(total < best_seen)) continue;
+      best = first + lane;
+      best_seen = total;
+      limit = totals[lane];
+    }
+  }
+  return best;
+}
+
+int64_t GridScaler::scales(const float* x, int64_t stride, int64_t rows, int64_t columns, float* scale,
+                           int64_t scale_stride) const {
+  std::vector<float> scratch(rule_.mse > 0 ? columns : 0);
+  int64_t zero_rows = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* values = x + row * stride;
+    const Range limits = range(values, columns);
+    int index = 0;
+    const bool zero = std::all_of(values, values + columns, [](float value) { return value == 0; });
+    zero_rows += zero;
+    if (rule_.mse > 0 && !zero) {
+      if (has_fast_power(rule_.mse)) {
+        index = search(values, columns, limits, scratch.data(), nullptr);
+      } else {
+        double errors[kGridCandidates];
+        errors_reference(values, columns, errors);
+        for (int i = 1; i < kGridCandidates; ++i) index = errors[i] < errors[index] ? i : index;
+      }
+    }
+    scale[row * scale_stride] = candidate(limits, index);
+  }
+  return zero_rows;
+}
+
+int GridScaler::errors(const float* x, int64_t columns, float* errors) const {
+  if (has_fast_power(rule_.mse)) {
+    std::vector<float> scratch(columns);
+    return search(x, columns, range(x, columns), scratch.data(), errors);
+  }
+  double exact[kGridCandidates];
+  errors_reference(x, columns, exact);
+  std::copy(exact, exact + kGridCandidates, errors);
+  return static_cast<int>(std::min_element(exact, exact + kGridCandidates) - exact);
+}
+
+void GridScaler::errors_reference(const float* x, int64_t columns, double* errors) const {
+  const Range limits = range(x, columns);
+  for (int i = 0; i < kGridCandidates; ++i) {
+    const float scale = candidate(limits, i);
+    errors[i] = 0;
+    for (int64_t j = 0; j < columns; ++j) {
+      const float rounded = std::nearbyint(x[j] / scale);
+      const float code = std::clamp(rounded, static_cast<float>(rule_.code_min()), static_cast<float>(rule_.code_max()));
+      const float error = code * scale - x[j];
+      errors[i] += std::pow(std::fabs(static_cast<double>(error)), rule_.mse);
+    }
+  }
+}
+
+void quantize(const float* x, int64_t count, float scale, const GridRule& rule, int8_t* codes) noexcept {
+  const auto lo = static_cast<float>(rule.code_min());
+  const auto hi = static_cast<float>(rule.code_max());
+  for (int64_t i = 0; i < count; ++i) {
+    // Clamping to integers and rounding commute; 1.5·2^23 rounds half to even.
+    float code = x[i] / scale;
+    code = code > lo ? code : lo;
+    code = code < hi ? code : hi;
+    codes[i] = static_cast<int8_t>((code + 12582912.0f) - 12582912.0f);
+  }
+}
+
+}  // namespace gramian

@@ -1,0 +1,45 @@
+#include "solve/grouping.h"
+
+#include "base/error.h"
+
+namespace gramian {
+
+Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid) {
+  if (weight.dim() != 2 || weight.numel() == 0 || !weight.is_floating_point()) {
+    throw Error(ErrorKind::invalid_argument, "weight", str("expected a float matrix, found ", weight.dim(), " dimensions and ",
+                                                           weight.numel(), " elements of ", weight.dtype().name()));
+  }
+  Grouping grouping;
+  grouping.rows = weight.size(0);
+  grouping.columns = weight.size(1);
+  grouping.per_row = grid.group_size == -1;
+  grouping.group_size = grouping.per_row ? grouping.columns : grid.group_size;
+  if (grouping.group_size <= 0 || grouping.columns % grouping.group_size != 0) {
+    throw Error(ErrorKind::invalid_argument, "group_size",
+                str(grid.group_size, " does not divide the ", grouping.columns, " input features"),
+                "use -1 for one scale per row");
+  }
+  grouping.rule = {.bits = 4, .grouped = !grouping.per_row, .one_sided = grid.one_sided_range, .mse = grid.mse};
+  return grouping;
+}
+
+at::Tensor finite_weight(const at::Tensor& weight) {
+  at::Tensor w = weight.to(at::kFloat).contiguous();
+  // A sum of magnitudes may overflow though every entry is finite; only then look at each.
+  if (!w.abs().sum().isfinite().item<bool>()) {
+    const int64_t bad = w.isfinite().logical_not().sum().item<int64_t>();
+    if (bad > 0) {
+      throw Error(ErrorKind::numerical, "weight", str(bad, " of ", w.numel(), " entries are NaN or infinite"),
+                  "the source checkpoint is damaged");
+    }
+  }
+  return w;
+}
+
+void check_scales(const at::Tensor& scale) {
+  if (!scale.isfinite().all().item<bool>()) {
+    throw Error(ErrorKind::numerical, "weight", "magnitudes too large: a group's scale leaves fp32");
+  }
+}
+
+}  // namespace gramian

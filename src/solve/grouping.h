@@ -1,0 +1,29 @@
+// What every solver on the QQQ grid checks and resolves before it starts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "kernels/solve/grid.h"
+#include "solve/quantized.h"
+
+namespace gramian {
+
+struct Grouping {
+  GridRule rule;
+  int64_t rows = 0;        // N
+  int64_t columns = 0;     // K
+  int64_t group_size = 0;  // resolved: K for one scale per row
+  bool per_row = false;    // configured as -1; decides the formulas, which group_size == K does not
+  int64_t groups() const noexcept { return columns / group_size; }
+};
+
+// Throws invalid_argument for a weight that is not a float matrix and for a group size that does not divide K.
+Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid);
+// The weight in fp32, contiguous. Throws numerical when an entry is not finite.
+at::Tensor finite_weight(const at::Tensor& weight);
+// Throws numerical when a scale overflowed.
+void check_scales(const at::Tensor& scale);
+
+}  // namespace gramian
