@@ -15,8 +15,10 @@ struct Shape {
   const char* name;
   int64_t n, k, group_size;  // resolved
 };
-constexpr Shape kShapes[] = {
-    {"tiny_row", 128, 192, 192}, {"tiny_g128", 128, 256, 128}, {"4864x896_row", 4864, 896, 896}, {"4864x896_g128", 4864, 896, 128}};
+constexpr Shape kShapes[] = {{"tiny_row", 128, 192, 192},
+                             {"tiny_g128", 128, 256, 128},
+                             {"4864x896_row", 4864, 896, 896},
+                             {"4864x896_g128", 4864, 896, 128}};
 
 QuantizedLinear random_module(const Shape& shape) {
   std::mt19937 random(1);
@@ -24,7 +26,8 @@ QuantizedLinear random_module(const Shape& shape) {
   module.group_size = shape.group_size;
   module.codes = tensor::empty({shape.n, shape.k}, at::kChar);
   auto* codes = module.codes.mutable_data_ptr<int8_t>();
-  for (int64_t i = 0; i < module.codes.numel(); ++i) codes[i] = static_cast<int8_t>(static_cast<int>(random() % 15) - 7);
+  for (int64_t i = 0; i < module.codes.numel(); ++i)
+    codes[i] = static_cast<int8_t>(static_cast<int>(random() % 15) - 7);
   module.scale = tensor::full({shape.n, shape.k / shape.group_size}, 0.01, at::kFloat);
   return module;
 }

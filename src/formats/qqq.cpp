@@ -12,12 +12,12 @@ namespace gramian::qqq {
 namespace {
 
 constexpr int64_t kGroup = 128;
-constexpr int64_t kTileK = 16;    // one row of B
-constexpr int64_t kTileN = 64;    // 128 words of a row of B
+constexpr int64_t kTileK = 16;  // one row of B
+constexpr int64_t kTileN = 64;  // 128 words of a row of B
 constexpr int64_t kTileWords = 128;
 
-// Word i·4 + j of a tile holds output channels 16j + i/4 + 8b and inputs 4(i mod 4) + r; this is the bit where the nibble
-// of (b, r) starts.
+// Word i·4 + j of a tile holds output channels 16j + i/4 + 8b and inputs 4(i mod 4) + r; this is the bit
+// where the nibble of (b, r) starts.
 using NibbleShifts = std::array<std::array<int, 4>, 2>;
 
 constexpr NibbleShifts nibble_shifts(bool grouped) {
@@ -28,8 +28,8 @@ constexpr NibbleShifts nibble_shifts(bool grouped) {
   return shifts;
 }
 
-// Calls visit(code row of channel n, code row of channel n + 8, word) for every word of B; both rows start at the first of
-// the word's four inputs.
+// Calls visit(code row of channel n, code row of channel n + 8, word) for every word of B; both rows start at
+// the first of the word's four inputs.
 template <class Code, class Word, class Visit>
 void for_each_word(Code* codes, Word* words, int64_t n, int64_t k, const Visit& visit) {
   for (int64_t tile_n = 0; tile_n < n / kTileN; ++tile_n) {
@@ -86,14 +86,17 @@ at::Tensor plain_f32(const at::Tensor& tensor) { return tensor.to(at::kFloat).co
 bool all_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
 
 bool is_float(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kHalf ||
+         tensor.scalar_type() == at::kBFloat16;
 }
 
 std::string shape_text(const at::Tensor& tensor) {
-  return tensor.defined() ? gramian::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes()) : "nothing";
+  return tensor.defined() ? gramian::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes())
+                          : "nothing";
 }
 
-[[noreturn]] void wrong_tensor(const std::string& name, const std::string& expected, const at::Tensor& found) {
+[[noreturn]] void wrong_tensor(const std::string& name, const std::string& expected,
+                               const at::Tensor& found) {
   throw Error(ErrorKind::corrupt_data, name, str("expected ", expected, ", found ", shape_text(found)),
               "the file does not hold this layer in the QQQ format, or config.json describes another model");
 }
@@ -103,17 +106,19 @@ void check_codes(const QuantizedLinear& module, const std::string& name) {
   GRAMIAN_CHECK(codes.defined() && codes.dim() == 2 && codes.scalar_type() == at::kChar, name, ": codes are ",
                 shape_text(codes));
   const int64_t n = codes.size(0), k = codes.size(1);
-  GRAMIAN_CHECK(module.group_size == k || module.group_size == kGroup, name, ": group size ", module.group_size);
+  GRAMIAN_CHECK(module.group_size == k || module.group_size == kGroup, name, ": group size ",
+                module.group_size);
   const std::string misfit = unfit_reason(n, k, module.group_size == k ? -1 : kGroup);
   GRAMIAN_CHECK(misfit.empty(), name, ": ", misfit);
-  GRAMIAN_CHECK(module.scale.defined() && module.scale.sizes() == at::IntArrayRef({n, k / module.group_size}), name,
-                ": scales are ", shape_text(module.scale));
+  GRAMIAN_CHECK(module.scale.defined() && module.scale.sizes() == at::IntArrayRef({n, k / module.group_size}),
+                name, ": scales are ", shape_text(module.scale));
   const int64_t low = codes.min().item<int64_t>(), high = codes.max().item<int64_t>();
   GRAMIAN_CHECK(low >= -8 && high <= 7, name, ": codes from ", low, " to ", high, ", four bits hold -8 to 7");
 }
 
 // Stored s_group [K/128, N]: scale / channel_scale, one f32 division, rounded to f16.
-at::Tensor stored_group_scale(const QuantizedLinear& module, const at::Tensor& channel_scale, const std::string& name) {
+at::Tensor stored_group_scale(const QuantizedLinear& module, const at::Tensor& channel_scale,
+                              const std::string& name) {
   const int64_t n = module.codes.size(0), groups = module.scale.size(1);
   const at::Tensor ratio = plain_f32(module.scale).div(channel_scale.unsqueeze(1));
   at::Tensor half = ratio.to(at::kHalf);
@@ -149,8 +154,9 @@ at::Tensor plain_channel_scale(const at::Tensor& stored) {
   return plain;
 }
 
-// values = clamp(rne(code · s_group), -128, 127), in place over the codes [N, K]. Returns how many were clamped. A code of
-// 0 stays 0 whatever the ratio is (other writers store an infinite one for groups of zeros).
+// values = clamp(rne(code · s_group), -128, 127), in place over the codes [N, K]. Returns how many were
+// clamped. A code of 0 stays 0 whatever the ratio is (other writers store an infinite one for groups of
+// zeros).
 int64_t apply_group_scale(at::Tensor& codes, const at::Tensor& s_group, const std::string& name) {
   const int64_t n = codes.size(0), k = codes.size(1);
   const at::Tensor ratios = plain_f32(s_group);
@@ -165,7 +171,8 @@ int64_t apply_group_scale(at::Tensor& codes, const at::Tensor& s_group, const st
       std::array<int8_t, 16> table{};
       std::array<int64_t, 16> leaves{};
       for (int code = -8; code < 8; ++code) {
-        const float exact = code == 0 || !std::isfinite(ratio) ? 0.0f : std::nearbyint(static_cast<float>(code) * ratio);
+        const float exact =
+            code == 0 || !std::isfinite(ratio) ? 0.0f : std::nearbyint(static_cast<float>(code) * ratio);
         leaves[code + 8] = exact < -128.0f || exact > 127.0f ? 1 : 0;
         table[code + 8] = static_cast<int8_t>(std::fmin(std::fmax(exact, -128.0f), 127.0f));
       }
@@ -178,7 +185,8 @@ int64_t apply_group_scale(at::Tensor& codes, const at::Tensor& s_group, const st
       }
       if (any && !std::isfinite(ratio)) {
         throw Error(ErrorKind::corrupt_data, name + ".s_group",
-                    str("expected finite ratios, found ", ratio, " for channel ", group_column(position), ", group ", group),
+                    str("expected finite ratios, found ", ratio, " for channel ", group_column(position),
+                        ", group ", group),
                     "quantize the model again");
       }
     }
@@ -194,14 +202,16 @@ std::string unfit_reason(int64_t n, int64_t k, int64_t group_size) {
   if (group_size != -1 && group_size != kGroup) {
     return str("group size ", group_size, " is not part of QQQ; use 128, or -1 for one scale per row");
   }
-  if (n <= 0 || k <= 0 ||
-      !((k % 128 == 0 && n % 64 == 0) || (k % 64 == 0 && n % 128 == 0))) {
-    return str(k, " inputs and ", n, " outputs fit no tile (inputs a multiple of 128 and outputs of 64, or inputs of 64 and "
+  if (n <= 0 || k <= 0 || !((k % 128 == 0 && n % 64 == 0) || (k % 64 == 0 && n % 128 == 0))) {
+    return str(k, " inputs and ", n,
+               " outputs fit no tile (inputs a multiple of 128 and outputs of 64, or inputs of 64 and "
                "outputs of 128); leave this module unquantized");
   }
   if (group_size == kGroup && k % kGroup != 0) {
-    return str(k, " inputs are not a multiple of the group size 128; use group size -1 for this module, or leave it "
-               "unquantized");
+    return str(
+        k,
+        " inputs are not a multiple of the group size 128; use group size -1 for this module, or leave it "
+        "unquantized");
   }
   return "";
 }
@@ -218,7 +228,8 @@ at::Tensor channel_scale_from_weight(const at::Tensor& weight) {
   return scale.masked_fill(scale.eq(0), 1.0 / 127.0);
 }
 
-Packed pack(const QuantizedLinear& module, const at::Tensor& channel_scale, const at::Tensor& bias, const std::string& name) {
+Packed pack(const QuantizedLinear& module, const at::Tensor& channel_scale, const at::Tensor& bias,
+            const std::string& name) {
   check_codes(module, name);
   const int64_t n = module.codes.size(0), k = module.codes.size(1);
   const bool grouped = module.group_size != k;
@@ -259,8 +270,8 @@ Packed pack(const QuantizedLinear& module, const at::Tensor& channel_scale, cons
 }
 
 at::Tensor unpack_codes(const at::Tensor& B, int64_t n, int64_t k, bool grouped) {
-  GRAMIAN_CHECK(B.scalar_type() == at::kInt && B.sizes() == at::IntArrayRef({k / kTileK, 2 * n}) && k % kTileK == 0 &&
-                    n % kTileN == 0,
+  GRAMIAN_CHECK(B.scalar_type() == at::kInt && B.sizes() == at::IntArrayRef({k / kTileK, 2 * n}) &&
+                    k % kTileK == 0 && n % kTileN == 0,
                 "B is ", shape_text(B), " for ", n, " outputs and ", k, " inputs");
   at::Tensor codes = tensor::empty({n, k}, at::kChar);
   const at::Tensor source = B.contiguous();
@@ -279,11 +290,13 @@ Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& na
     wrong_tensor(name + ".B", str("Int [", k / kTileK, ", ", 2 * n, "]"), packed.B);
   }
   if (!packed.s_channel.defined() || !is_float(packed.s_channel) ||
-      (packed.s_channel.sizes() != at::IntArrayRef({1, n}) && packed.s_channel.sizes() != at::IntArrayRef({n}))) {
+      (packed.s_channel.sizes() != at::IntArrayRef({1, n}) &&
+       packed.s_channel.sizes() != at::IntArrayRef({n}))) {
     wrong_tensor(name + ".s_channel", str("Float [1, ", n, "]"), packed.s_channel);
   }
   if (grouped && k == kGroup) {
-    wrong_tensor(name + ".s_group", "none or an empty one (a row of 128 inputs is one group)", packed.s_group);
+    wrong_tensor(name + ".s_group", "none or an empty one (a row of 128 inputs is one group)",
+                 packed.s_group);
   }
   if (grouped && (!is_float(packed.s_group) || packed.s_group.sizes() != at::IntArrayRef({k / kGroup, n}))) {
     wrong_tensor(name + ".s_group", str("Half [", k / kGroup, ", ", n, "]"), packed.s_group);

@@ -3,10 +3,11 @@
 //   tensor       type  shape              content
 //   .B           i32   [K/16, 2N]         8 codes a word, in 16x64 tiles
 //   .s_channel   f32   [1, N]             scale per output channel, permuted inside every 32
-//   .s_group     f16   [K/128, N]         grouped only: scale of a group over s_channel, permuted inside every 64
+//   .s_group     f16   [K/128, N]         grouped only: group scale / s_channel, permuted inside every 64
 //   .bias        f16   [N]                plain order, only where the layer has one
 //
-// Whole-row layout (resolved group size == K): nibble = code & 15, runtime weight v = 16·code, s_channel = scale/16.
+// Whole-row layout (resolved group size == K): nibble = code & 15, runtime weight v = 16·code,
+//   s_channel = scale/16.
 // Grouped layout (group size 128 < K): nibble = code + 8, v = clamp(rne(code · s_group), -128, 127).
 // Both: dequantized weight = v · s_channel.
 #pragma once
@@ -41,18 +42,21 @@ struct Decoded {
 // group_size as configured: -1 or 128. Returns why not and the remedy, or an empty string when it fits.
 std::string unfit_reason(int64_t n, int64_t k, int64_t group_size);
 
-// s_channel of the grouped layout: max_k |code · scale| / 127 per row, taken in f32 from the quantized weight, so that no
-// runtime integer leaves int8. All-zero rows give 1/127.
+// s_channel of the grouped layout: max_k |code · scale| / 127 per row, taken in f32 from the quantized
+// weight, so that no runtime integer leaves int8. All-zero rows give 1/127.
 at::Tensor channel_scale_from_codes(const QuantizedLinear& module);
 // The same from the unquantized weight, GPT-QModel's rule: some integers then leave int8.
 at::Tensor channel_scale_from_weight(const at::Tensor& weight);
 
-// channel_scale: f32 [N], used by the grouped layout only. Throws numerical (with `name`) when a stored scale or bias
-// is not finite after rounding to its type.
-Packed pack(const QuantizedLinear& module, const at::Tensor& channel_scale, const at::Tensor& bias, const std::string& name);
+// channel_scale: f32 [N], used by the grouped layout only. Throws numerical (with `name`) when a stored scale
+// or bias is not finite after rounding to its type; only a group whose codes are all zero may overflow, its
+// ratio is then stored as 1. Throws internal for shapes or codes that no solver gives (codes outside -8..7).
+Packed pack(const QuantizedLinear& module, const at::Tensor& channel_scale, const at::Tensor& bias,
+            const std::string& name);
 
-// Checks every shape and type against N and K (throws corrupt_data with `name`); an empty or missing s_group means the
-// whole-row layout.
+// Checks every shape and type against N and K (throws corrupt_data with `name`): B i32 [K/16, 2N]; s_channel
+// [1, N] or [N], s_group [K/128, N], bias [N], each of f32, f16 or bf16, used as stored. An empty or missing
+// s_group means the whole-row layout. Scales must be finite, but for ratios of groups of zeros.
 Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name);
 // The codes alone, int8 [N, K], plain order, signed.
 at::Tensor unpack_codes(const at::Tensor& B, int64_t n, int64_t k, bool grouped);

@@ -1,6 +1,7 @@
-// Exact conversions between f32 and the 16-bit floats: widening keeps every value, narrowing rounds to nearest, ties to
-// even, with subnormals and infinities; a NaN stays a (quiet) NaN. Without branches, so that loops over them vectorize, and
-// without subnormal f32 operands, so that a flush-to-zero mode of the CPU changes nothing.
+// Exact conversions between f32 and the 16-bit floats: widening keeps every value, narrowing rounds to
+// nearest, ties to even, with subnormals and infinities; a NaN stays a (quiet) NaN. Without branches, so that
+// loops over them vectorize, and without subnormal f32 operands, so that a flush-to-zero mode of the CPU
+// changes nothing.
 #pragma once
 
 #include <bit>
@@ -14,7 +15,8 @@ namespace gramian {
   // Exponent bias 15 -> 127; an exponent of all ones stays all ones.
   const uint32_t normal = (magnitude << 13) + ((127u - 15u) << 23);
   const uint32_t special = (magnitude << 13) | 0x7f800000u;
-  const uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
+  const uint32_t subnormal =
+      std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
   uint32_t bits = magnitude < 0x0400u ? subnormal : normal;
   bits = magnitude >= 0x7c00u ? special : bits;
   return std::bit_cast<float>(bits | sign);
@@ -24,8 +26,8 @@ namespace gramian {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  // Adding just under half a unit plus the last kept bit rounds ties to even; a carry moves into the exponent, up to
-  // infinity.
+  // Adding just under half a unit plus the last kept bit rounds ties to even; a carry moves into the
+  // exponent, up to infinity.
   const uint32_t normal = (magnitude + 0x0fffu + ((magnitude >> 13) & 1u) - ((127u - 15u) << 23)) >> 13;
   // The unit of 0.5 is 2^-24, the unit of f16 subnormals: the addition rounds.
   const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;

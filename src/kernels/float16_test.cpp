@@ -16,7 +16,8 @@ double value_of(uint16_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
   if (exponent == (1 << exponent_bits) - 1) {
-    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
   }
   if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
   return sign * std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
@@ -30,8 +31,10 @@ struct Kind {
   uint16_t (*narrow)(float);
 };
 const Kind kKinds[] = {
-    {"f16", 5, 10, [](uint16_t bits) { return f16_to_f32(bits); }, [](float value) { return f16_from_f32(value); }},
-    {"bf16", 8, 7, [](uint16_t bits) { return bf16_to_f32(bits); }, [](float value) { return bf16_from_f32(value); }},
+    {"f16", 5, 10, [](uint16_t bits) { return f16_to_f32(bits); },
+     [](float value) { return f16_from_f32(value); }},
+    {"bf16", 8, 7, [](uint16_t bits) { return bf16_to_f32(bits); },
+     [](float value) { return bf16_from_f32(value); }},
 };
 
 TEST(Float16, EveryValueWidensExactlyAndComesBack) {
@@ -61,14 +64,17 @@ TEST(Float16, NarrowingRoundsToNearestTiesToEvenBetweenAllNeighbours) {
       const auto high = static_cast<uint16_t>(i + 1);
       // The step above the largest finite value stands where the next value would be.
       const double next = i + 1 == infinity ? 2 * value_of(low, kind.exponent_bits, kind.mantissa_bits) -
-                                                  value_of(static_cast<uint16_t>(i - 1), kind.exponent_bits, kind.mantissa_bits)
+                                                  value_of(static_cast<uint16_t>(i - 1), kind.exponent_bits,
+                                                           kind.mantissa_bits)
                                             : value_of(high, kind.exponent_bits, kind.mantissa_bits);
-      const auto middle = static_cast<float>((value_of(low, kind.exponent_bits, kind.mantissa_bits) + next) / 2);
+      const auto middle =
+          static_cast<float>((value_of(low, kind.exponent_bits, kind.mantissa_bits) + next) / 2);
       const uint16_t even = (i & 1) == 0 ? low : high;
       ASSERT_EQ(kind.narrow(middle), even) << kind.name << " " << i;
       ASSERT_EQ(kind.narrow(-middle), even | 0x8000) << kind.name << " " << i;
       ASSERT_EQ(kind.narrow(std::nextafter(middle, 0.0f)), low) << kind.name << " " << i;
-      ASSERT_EQ(kind.narrow(std::nextafter(middle, std::numeric_limits<float>::infinity())), high) << kind.name << " " << i;
+      ASSERT_EQ(kind.narrow(std::nextafter(middle, std::numeric_limits<float>::infinity())), high)
+          << kind.name << " " << i;
     }
   }
 }

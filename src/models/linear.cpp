@@ -4,7 +4,8 @@
 
 namespace gramian {
 
-DenseLinear::DenseLinear(at::Tensor weight, at::Tensor bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}
+DenseLinear::DenseLinear(at::Tensor weight, at::Tensor bias)
+    : weight_(std::move(weight)), bias_(std::move(bias)) {}
 
 at::Tensor DenseLinear::forward(const at::Tensor& x) const {
   std::optional<at::Tensor> bias;

@@ -23,9 +23,12 @@ int64_t tiles(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
 
 w4a8::Activation activation(const at::Tensor& x, const std::string& name) {
   switch (x.scalar_type()) {
-    case at::kFloat: return w4a8::Activation::f32;
-    case at::kHalf: return w4a8::Activation::f16;
-    case at::kBFloat16: return w4a8::Activation::bf16;
+    case at::kFloat:
+      return w4a8::Activation::f32;
+    case at::kHalf:
+      return w4a8::Activation::f16;
+    case at::kBFloat16:
+      return w4a8::Activation::bf16;
     default:
       throw Error(ErrorKind::invalid_argument, name,
                   str("expected activations of f32, f16 or bf16, found ", c10::toString(x.scalar_type())));
@@ -65,7 +68,8 @@ at::Tensor QqqLinear::forward(const at::Tensor& x) const {
   const int64_t n = decoded_.values.size(0), k = decoded_.values.size(1);
   const w4a8::Activation type = activation(x, name_);
   if (x.dim() < 1 || x.size(-1) != k) {
-    throw Error(ErrorKind::invalid_argument, name_, gramian::str("expected activations [.., ", k, "], found ", x.sizes()));
+    throw Error(ErrorKind::invalid_argument, name_,
+                gramian::str("expected activations [.., ", k, "], found ", x.sizes()));
   }
   if (!x.is_cpu()) throw Error(ErrorKind::invalid_argument, name_, "expected activations in host memory");
   const at::Tensor input = x.contiguous();
@@ -88,17 +92,19 @@ at::Tensor QqqLinear::forward(const at::Tensor& x) const {
     const int64_t count = std::min(block, rows - begin);
     pool_->run(tiles(count, kQuantizeRows), [&](int64_t task) {
       const int64_t row = task * kQuantizeRows;
-      w4a8::quantize_rows(level_, type, x_data + (begin + row) * k * element, std::min(kQuantizeRows, count - row), k,
-                          q.data() + row * k, s_row.data() + row);
+      w4a8::quantize_rows(level_, type, x_data + (begin + row) * k * element,
+                          std::min(kQuantizeRows, count - row), k, q.data() + row * k, s_row.data() + row);
     });
     const int64_t row_tiles = tiles(count, kTileRows);
     pool_->run(row_tiles * tiles(n, kTileChannels), [&](int64_t task) {
       const int64_t row = task % row_tiles * kTileRows, channel = task / row_tiles * kTileChannels;
-      const int64_t tile_rows = std::min(kTileRows, count - row), tile_channels = std::min(kTileChannels, n - channel);
+      const int64_t tile_rows = std::min(kTileRows, count - row),
+                    tile_channels = std::min(kTileChannels, n - channel);
       int32_t acc[kTileRows * kTileChannels];
       w4a8::int8_matmul(level_, q.data() + row * k, tile_rows, v + channel * k, tile_channels, k, acc);
       w4a8::rescale(level_, type, acc, tile_rows, tile_channels, s_row.data() + row, s_channel + channel,
-                    bias != nullptr ? bias + channel : nullptr, y_data + ((begin + row) * n + channel) * element, n);
+                    bias != nullptr ? bias + channel : nullptr,
+                    y_data + ((begin + row) * n + channel) * element, n);
     });
   }
   return output;

@@ -112,9 +112,7 @@ struct Ladder {
       return factor_once(hessian, diagonal, lambda(i), false).defined();
     };
     size_t failed = 0, good = candidates.size() - 1;
-    if (good > 1 || failed == 0) {
-      if (!factors(good)) return false;
-    }
+    if (!factors(good)) return false;
     while (good - failed > 1) {
       const size_t middle = failed + (good - failed) / 2;
       (factors(middle) ? good : failed) = middle;

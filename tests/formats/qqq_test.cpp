@@ -19,17 +19,19 @@ struct Shape {
   int64_t n, k, group_size;  // group size as configured
   bool grouped() const { return group_size == 128 && k != 128; }
 };
-const Shape kShapes[] = {{128, 192, -1}, {64, 128, -1}, {64, 128, 128}, {128, 64, -1}, {192, 128, -1},
+const Shape kShapes[] = {{128, 192, -1}, {64, 128, -1},   {64, 128, 128}, {128, 64, -1},  {192, 128, -1},
                          {64, 256, 128}, {192, 384, 128}, {320, 256, -1}, {128, 512, 128}};
 
-// Codes and scales as a solver gives them: the scale of a group follows its weights, so codes reach the ends of the range.
+// Codes and scales as a solver gives them: the scale of a group follows its weights, so codes reach the ends
+// of the range.
 QuantizedLinear random_module(const Shape& shape, uint32_t seed) {
   std::mt19937 random(seed);
   QuantizedLinear module;
   module.group_size = shape.grouped() ? 128 : shape.k;
   module.codes = tensor::empty({shape.n, shape.k}, at::kChar);
   auto* codes = module.codes.mutable_data_ptr<int8_t>();
-  for (int64_t i = 0; i < module.codes.numel(); ++i) codes[i] = static_cast<int8_t>(static_cast<int>(random() % 16) - 8);
+  for (int64_t i = 0; i < module.codes.numel(); ++i)
+    codes[i] = static_cast<int8_t>(static_cast<int>(random() % 16) - 8);
   module.scale = tensor::empty({shape.n, shape.k / module.group_size}, at::kFloat);
   auto* scale = module.scale.mutable_data_ptr<float>();
   std::uniform_real_distribution<float> uniform(0.001f, 0.05f);
@@ -95,7 +97,8 @@ TEST(Qqq, UnpackUndoesPack) {
     const qqq::Decoded decoded = qqq::unpack(packed, shape.n, shape.k, "layer.proj");
     EXPECT_TRUE(decoded.bias.equal(bias.to(at::kHalf)));
     EXPECT_EQ(decoded.saturated, 0);
-    const at::Tensor exact = module.codes.to(at::kFloat).mul(module.scale.repeat_interleave(module.group_size, 1));
+    const at::Tensor exact =
+        module.codes.to(at::kFloat).mul(module.scale.repeat_interleave(module.group_size, 1));
     if (shape.grouped()) {
       EXPECT_TRUE(decoded.s_channel.equal(qqq::channel_scale_from_codes(module)));
       // One rounding to int8 steps, and one of the ratio to f16 (values reach 127 steps).
@@ -123,10 +126,12 @@ TEST(Qqq, ScalesStandInTheStoredOrder) {
   }
   const qqq::Packed packed = qqq::pack(module, channel, {}, "layer.proj");
   const auto* s_channel = packed.s_channel.const_data_ptr<float>();
-  EXPECT_EQ(std::vector<float>(s_channel, s_channel + 12), (std::vector<float>{1, 2, 9, 10, 17, 18, 25, 26, 3, 4, 11, 12}));
+  EXPECT_EQ(std::vector<float>(s_channel, s_channel + 12),
+            (std::vector<float>{1, 2, 9, 10, 17, 18, 25, 26, 3, 4, 11, 12}));
   const at::Tensor ratios = packed.s_group.to(at::kFloat);
   const auto* s_group = ratios.const_data_ptr<float>();
-  EXPECT_EQ(std::vector<float>(s_group, s_group + 10), (std::vector<float>{1, 9, 17, 25, 33, 41, 49, 57, 2, 10}));
+  EXPECT_EQ(std::vector<float>(s_group, s_group + 10),
+            (std::vector<float>{1, 9, 17, 25, 33, 41, 49, 57, 2, 10}));
   EXPECT_EQ(s_group[shape.n], 1001.0f);
   EXPECT_EQ(s_group[64], 65.0f);
 }
@@ -149,13 +154,16 @@ TEST(Qqq, IntegersOutsideInt8AreClampedAndCounted) {
   QuantizedLinear module = random_module(shape, 4);
   module.codes.zero_();
   module.scale.fill_(18.5);
-  const auto set = [&](int64_t n, int64_t k, int code) { module.codes.mutable_data_ptr<int8_t>()[n * shape.k + k] = static_cast<int8_t>(code); };
-  set(0, 0, -8);    // -148
-  set(1, 130, 7);   // 129.5 -> 130
-  set(2, 5, 6);     // 111
-  set(3, 5, -7);    // -129.5 -> -130
+  const auto set = [&](int64_t n, int64_t k, int code) {
+    module.codes.mutable_data_ptr<int8_t>()[n * shape.k + k] = static_cast<int8_t>(code);
+  };
+  set(0, 0, -8);   // -148
+  set(1, 130, 7);  // 129.5 -> 130
+  set(2, 5, 6);    // 111
+  set(3, 5, -7);   // -129.5 -> -130
   const qqq::Decoded decoded =
-      qqq::unpack(qqq::pack(module, tensor::full({shape.n}, 1.0, at::kFloat), {}, "layer.proj"), shape.n, shape.k, "layer.proj");
+      qqq::unpack(qqq::pack(module, tensor::full({shape.n}, 1.0, at::kFloat), {}, "layer.proj"), shape.n,
+                  shape.k, "layer.proj");
   EXPECT_EQ(decoded.saturated, 3);
   const auto* values = decoded.values.const_data_ptr<int8_t>();
   EXPECT_EQ(values[0], -128);
@@ -177,13 +185,22 @@ TEST(Qqq, TileRule) {
     int64_t k, n, group_size;
     std::string says;  // empty: fits
   };
-  for (const Row& row : std::vector<Row>{{192, 128, -1, ""},       {128, 64, -1, ""},       {128, 64, 128, ""},
-                                         {64, 128, -1, ""},        {128, 192, -1, ""},      {896, 4864, 128, ""},
-                                         {64, 64, -1, "unquantized"}, {320, 192, -1, "unquantized"},
-                                         {64, 320, -1, "unquantized"}, {4096, 96, -1, "unquantized"},
-                                         {192, 128, 128, "group size -1"}, {256, 128, 64, "use 128"},
-                                         {256, 128, 256, "use 128"}, {0, 128, -1, "unquantized"},
-                                         {128, 0, -1, "unquantized"}, {-128, 64, -1, "unquantized"}}) {
+  for (const Row& row : std::vector<Row>{{192, 128, -1, ""},
+                                         {128, 64, -1, ""},
+                                         {128, 64, 128, ""},
+                                         {64, 128, -1, ""},
+                                         {128, 192, -1, ""},
+                                         {896, 4864, 128, ""},
+                                         {64, 64, -1, "unquantized"},
+                                         {320, 192, -1, "unquantized"},
+                                         {64, 320, -1, "unquantized"},
+                                         {4096, 96, -1, "unquantized"},
+                                         {192, 128, 128, "group size -1"},
+                                         {256, 128, 64, "use 128"},
+                                         {256, 128, 256, "use 128"},
+                                         {0, 128, -1, "unquantized"},
+                                         {128, 0, -1, "unquantized"},
+                                         {-128, 64, -1, "unquantized"}}) {
     const std::string reason = qqq::unfit_reason(row.n, row.k, row.group_size);
     if (row.says.empty()) {
       EXPECT_EQ(reason, "") << row.k << "x" << row.n;
@@ -201,7 +218,8 @@ TEST(Qqq, PackRefusesWhatTheFormatCannotHold) {
     QuantizedLinear module = random_module(shape, 5);
     const at::Tensor channel = qqq::channel_scale_from_codes(module);
     module.scale.select(0, 7).select(0, 1).fill_(bad);
-    expect_error(ErrorKind::numerical, "layer.proj.s_group", [&] { qqq::pack(module, channel, {}, "layer.proj"); });
+    expect_error(ErrorKind::numerical, "layer.proj.s_group",
+                 [&] { qqq::pack(module, channel, {}, "layer.proj"); });
   }
   for (const float bad : {infinity, nan}) {
     QuantizedLinear rows = random_module({64, 256, -1}, 5);
@@ -210,7 +228,8 @@ TEST(Qqq, PackRefusesWhatTheFormatCannotHold) {
     const QuantizedLinear groups = random_module(shape, 5);
     const at::Tensor channel = qqq::channel_scale_from_codes(groups);
     channel.select(0, 9).fill_(bad);
-    expect_error(ErrorKind::numerical, "layer.proj.s_", [&] { qqq::pack(groups, channel, {}, "layer.proj"); });
+    expect_error(ErrorKind::numerical, "layer.proj.s_",
+                 [&] { qqq::pack(groups, channel, {}, "layer.proj"); });
   }
   const QuantizedLinear module = random_module(shape, 5);
   const at::Tensor bias = tensor::zeros({shape.n}, at::kFloat);
@@ -226,7 +245,8 @@ TEST(Qqq, PackRefusesWhatTheFormatCannotHold) {
   }
 }
 
-// A group whose weights are all zero has the scale of a group of ones, far above the scale of a row of tiny weights.
+// A group whose weights are all zero has the scale of a group of ones, far above the scale of a row of tiny
+// weights.
 TEST(Qqq, ZeroGroupsOfTinyRowsAreStoredWithAFiniteRatio) {
   const Shape shape{64, 256, 128};
   QuantizedLinear module = random_module(shape, 7);
@@ -291,7 +311,8 @@ TEST(Qqq, UnpackRefusesTensorsOfAnotherLayer) {
   // One group per row is stored in the whole-row layout, so a ratio there cannot be meant.
   qqq::Packed short_rows = pack(random_module({128, 128, 128}, 9));
   short_rows.s_group = tensor::full({1, 128}, 1.0, at::kHalf);
-  expect_error(ErrorKind::corrupt_data, "layer.proj.s_group", [&] { qqq::unpack(short_rows, 128, 128, "layer.proj"); });
+  expect_error(ErrorKind::corrupt_data, "layer.proj.s_group",
+               [&] { qqq::unpack(short_rows, 128, 128, "layer.proj"); });
 }
 
 }  // namespace

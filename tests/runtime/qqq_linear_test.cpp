@@ -62,7 +62,8 @@ TEST(QqqLinear, EqualsTheFormulaForEveryTypeShapeAndThreadCount) {
             const at::Tensor x = random_normal({rows, k}, 4).mul(3.0).to(type);
             const at::Tensor y = linear.forward(x);
             EXPECT_EQ(y.scalar_type(), type);
-            EXPECT_TRUE(y.equal(expected_output(decoded, x))) << c10::toString(type) << " rows " << rows << " n " << n;
+            EXPECT_TRUE(y.equal(expected_output(decoded, x)))
+                << c10::toString(type) << " rows " << rows << " n " << n;
           }
         }
       }
@@ -139,7 +140,9 @@ TEST(QqqLinear, TakesAnyStridesAndLeadingDimensions) {
     const at::Tensor x = random_normal({6, 128}, 8).to(type);
     const at::Tensor y = linear.forward(x);
     EXPECT_TRUE(linear.forward(x.t().contiguous().t()).equal(y));
-    EXPECT_TRUE(linear.forward(random_normal({12, 256}, 9).to(type).narrow(0, 0, 6).narrow(1, 0, 128).copy_(x)).equal(y));
+    EXPECT_TRUE(
+        linear.forward(random_normal({12, 256}, 9).to(type).narrow(0, 0, 6).narrow(1, 0, 128).copy_(x))
+            .equal(y));
     EXPECT_TRUE(linear.forward(x.reshape({2, 3, 128})).equal(y.reshape({2, 3, 64})));
     const at::Tensor none = linear.forward(x.narrow(0, 0, 0));
     EXPECT_EQ(none.sizes(), at::IntArrayRef({0, 64}));

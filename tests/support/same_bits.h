@@ -9,12 +9,14 @@ namespace gramian::golden {
 inline testing::AssertionResult same_bits(const at::Tensor& found, const at::Tensor& expected) {
   if (!found.defined()) return testing::AssertionFailure() << "no tensor";
   if (found.scalar_type() != expected.scalar_type() || found.sizes() != expected.sizes()) {
-    return testing::AssertionFailure() << "expected " << c10::toString(expected.scalar_type()) << expected.sizes()
-                                       << ", found " << c10::toString(found.scalar_type()) << found.sizes();
+    return testing::AssertionFailure()
+           << "expected " << c10::toString(expected.scalar_type()) << expected.sizes() << ", found "
+           << c10::toString(found.scalar_type()) << found.sizes();
   }
   at::Tensor same = found.eq(expected);
   if (found.is_floating_point()) {
-    same = same.logical_and(found.signbit().eq(expected.signbit())).logical_or(found.isnan().logical_and(expected.isnan()));
+    same = same.logical_and(found.signbit().eq(expected.signbit()))
+               .logical_or(found.isnan().logical_and(expected.isnan()));
   }
   if (same.all().item<bool>()) return testing::AssertionSuccess();
   const int64_t first = same.flatten().to(at::kByte).argmin().item<int64_t>();

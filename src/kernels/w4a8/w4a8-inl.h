@@ -1,11 +1,12 @@
-// The bodies of the W4A8 kernels, compiled once per CPU level by w4a8.cpp: always inlined into functions that carry the
-// level's target attribute, and written for the compiler to vectorize.
+// The bodies of the W4A8 kernels, compiled once per CPU level by w4a8.cpp: always inlined into functions that
+// carry the level's target attribute, and written for the compiler to vectorize.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
 #include "kernels/float16.h"
+#include "kernels/w4a8/w4a8.h"
 
 namespace gramian::w4a8 {
 namespace {
@@ -31,8 +32,8 @@ struct BF16 {
 };
 
 template <class A>
-[[gnu::always_inline]] inline void quantize_body(const typename A::Stored* __restrict x, int64_t rows, int64_t k,
-                                                 int8_t* __restrict q, float* __restrict scale) {
+[[gnu::always_inline]] inline void quantize_typed(const typename A::Stored* __restrict x, int64_t rows,
+                                                  int64_t k, int8_t* __restrict q, float* __restrict scale) {
   for (int64_t row = 0; row < rows; ++row, x += k, q += k) {
     // Magnitudes order like their bits, with infinity and then NaN on top: the maximum shows both.
     typename A::Stored magnitude = 0;
@@ -46,8 +47,8 @@ template <class A>
       for (int64_t i = 0; i < k; ++i) q[i] = 0;
       continue;
     }
-    // 1.5 · 2^23: adding it leaves no fraction bits, so the addition is the rounding (|x / sa| < 2^22 always, as sa is at
-    // least half of max|x| / 127).
+    // 1.5 · 2^23: adding it leaves no fraction bits, so the addition is the rounding (|x / sa| < 2^22 always,
+    // as sa is at least half of max|x| / 127).
     constexpr float kRound = 12582912.0f;
     for (int64_t i = 0; i < k; ++i) {
       float value = (A::widen(x[i]) / sa + kRound) - kRound;
@@ -58,11 +59,24 @@ template <class A>
   }
 }
 
+[[gnu::always_inline]] inline void quantize_body(Activation type, const void* x, int64_t rows, int64_t k,
+                                                 int8_t* q, float* scale) {
+  switch (type) {
+    case Activation::f32:
+      return quantize_typed<F32>(static_cast<const F32::Stored*>(x), rows, k, q, scale);
+    case Activation::f16:
+      return quantize_typed<F16>(static_cast<const F16::Stored*>(x), rows, k, q, scale);
+    case Activation::bf16:
+      return quantize_typed<BF16>(static_cast<const BF16::Stored*>(x), rows, k, q, scale);
+  }
+}
+
 template <class A, bool kBias>
 [[gnu::always_inline]] inline void rescale_rows(const int32_t* __restrict acc, int64_t rows, int64_t channels,
-                                                const float* __restrict row_scale, const float* __restrict channel_scale,
-                                                const float* __restrict bias, typename A::Stored* __restrict y,
-                                                int64_t y_stride) {
+                                                const float* __restrict row_scale,
+                                                const float* __restrict channel_scale,
+                                                const float* __restrict bias,
+                                                typename A::Stored* __restrict y, int64_t y_stride) {
   for (int64_t row = 0; row < rows; ++row, acc += channels, y += y_stride) {
     const float sa = row_scale[row];
     for (int64_t n = 0; n < channels; ++n) {
@@ -74,9 +88,10 @@ template <class A, bool kBias>
 }
 
 template <class A>
-[[gnu::always_inline]] inline void rescale_body(const int32_t* acc, int64_t rows, int64_t channels,
-                                                const float* row_scale, const float* channel_scale, const float* bias,
-                                                typename A::Stored* y, int64_t y_stride) {
+[[gnu::always_inline]] inline void rescale_typed(const int32_t* acc, int64_t rows, int64_t channels,
+                                                 const float* row_scale, const float* channel_scale,
+                                                 const float* bias, void* out, int64_t y_stride) {
+  auto* y = static_cast<typename A::Stored*>(out);
   if (bias != nullptr) {
     rescale_rows<A, true>(acc, rows, channels, row_scale, channel_scale, bias, y, y_stride);
   } else {
@@ -84,13 +99,28 @@ template <class A>
   }
 }
 
-constexpr int64_t kRows = 32;    // rows of q widened at once
-constexpr int64_t kDepth = 1024; // columns per pass
+[[gnu::always_inline]] inline void rescale_body(Activation type, const int32_t* acc, int64_t rows,
+                                                int64_t channels, const float* row_scale,
+                                                const float* channel_scale, const float* bias, void* y,
+                                                int64_t y_stride) {
+  switch (type) {
+    case Activation::f32:
+      return rescale_typed<F32>(acc, rows, channels, row_scale, channel_scale, bias, y, y_stride);
+    case Activation::f16:
+      return rescale_typed<F16>(acc, rows, channels, row_scale, channel_scale, bias, y, y_stride);
+    case Activation::bf16:
+      return rescale_typed<BF16>(acc, rows, channels, row_scale, channel_scale, bias, y, y_stride);
+  }
+}
 
-// out[r · stride + c] (+)= the products of kR rows and kC channels. Sums of int16 pairs are what pmaddwd and vpdpwssd do.
+constexpr int64_t kRows = 32;     // rows of q widened at once
+constexpr int64_t kDepth = 1024;  // columns per pass
+
+// out[r · stride + c] (+)= the products of kR rows and kC channels. Sums of int16 pairs are what pmaddwd and
+// vpdpwssd do.
 template <int kR, int kC>
-[[gnu::always_inline]] inline void block(const int16_t* __restrict q, const int16_t* __restrict v, int64_t depth,
-                                         int32_t* __restrict out, int64_t stride) {
+[[gnu::always_inline]] inline void block(const int16_t* __restrict q, const int16_t* __restrict v,
+                                         int64_t depth, int32_t* __restrict out, int64_t stride) {
   int32_t sum[kR][kC] = {};
   for (int64_t i = 0; i < depth; ++i) {
 #pragma GCC unroll 8
@@ -106,8 +136,8 @@ template <int kR, int kC>
   }
 }
 
-[[gnu::always_inline]] inline void widen_rows(const int8_t* __restrict from, int64_t rows, int64_t stride, int64_t depth,
-                                              int16_t* __restrict to) {
+[[gnu::always_inline]] inline void widen_rows(const int8_t* __restrict from, int64_t rows, int64_t stride,
+                                              int64_t depth, int16_t* __restrict to) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < depth; ++i) to[row * kDepth + i] = from[row * stride + i];
   }
@@ -121,11 +151,11 @@ template <int kC>
   for (; row < rows; ++row) block<1, kC>(q + row * kDepth, v, depth, out + row * stride, stride);
 }
 
-// int8 is widened to int16 tile by tile in scratch that stays in the cache; kC channels are held in registers (4 with 32
-// vector registers, 2 with 16).
+// int8 is widened to int16 tile by tile in scratch that stays in the cache; kC channels are held in registers
+// (4 with 32 vector registers, 2 with 16).
 template <int kC>
-[[gnu::always_inline]] inline void matmul_body(const int8_t* q, int64_t rows, const int8_t* v, int64_t channels, int64_t k,
-                                               int32_t* acc) {
+[[gnu::always_inline]] inline void matmul_body(const int8_t* q, int64_t rows, const int8_t* v,
+                                               int64_t channels, int64_t k, int32_t* acc) {
   alignas(64) int16_t wide_q[kRows * kDepth];
   alignas(64) int16_t wide_v[kC * kDepth];
   for (int64_t i = 0; i < rows * channels; ++i) acc[i] = 0;

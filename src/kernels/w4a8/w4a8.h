@@ -1,5 +1,6 @@
-// The arithmetic of a W4A8 linear layer (the portable path of the QQQ runtime): activations quantized to int8 per row,
-// int8 x int8 -> int32 products, and the rescale to the activation's type. Every level gives the same bits.
+// The arithmetic of a W4A8 linear layer (the portable path of the QQQ runtime): activations quantized to int8
+// per row, int8 x int8 -> int32 products, and the rescale to the activation's type. Every level gives the
+// same bits.
 //
 //   sa[m]     = A(max_k |x[m,k]| / 127)                      f32 division, rounded to the activation type A
 //   q[m,k]    = clamp(rne(x[m,k] / sa[m]), -128, 127)        f32 division; sa = 0 gives q = 0
@@ -20,17 +21,20 @@ enum class Activation { f32, f16, bf16 };
 // 128 · 128 · K stays below 2^31; longer rows must be split by the caller.
 inline constexpr int64_t kMaxInFeatures = 131071;
 
-// x [rows, k] of `type`, rows contiguous -> q [rows, k], scale [rows]. Any thread; disjoint rows may run in parallel.
+// x [rows, k] of `type`, rows contiguous -> q [rows, k], scale [rows]. Any thread; disjoint rows may run in
+// parallel.
 void quantize_rows(CpuLevel level, Activation type, const void* x, int64_t rows, int64_t k, int8_t* q,
                    float* scale) noexcept;
 
-// q [rows, k], v [channels, k], k <= kMaxInFeatures -> acc [rows, channels]. All contiguous. Uses 72 KiB of stack.
+// q [rows, k], v [channels, k], k <= kMaxInFeatures -> acc [rows, channels]. All contiguous. Uses 72 KiB of
+// stack.
 void int8_matmul(CpuLevel level, const int8_t* q, int64_t rows, const int8_t* v, int64_t channels, int64_t k,
                  int32_t* acc) noexcept;
 
-// acc [rows, channels], row_scale [rows], channel_scale [channels], bias [channels] (null for none; values already rounded
-// to `type`) -> y [rows, channels] of `type` with `y_stride` elements from row to row.
+// acc [rows, channels], row_scale [rows], channel_scale [channels], bias [channels] (null for none; values
+// already rounded to `type`) -> y [rows, channels] of `type` with `y_stride` elements from row to row.
 void rescale(CpuLevel level, Activation type, const int32_t* acc, int64_t rows, int64_t channels,
-             const float* row_scale, const float* channel_scale, const float* bias, void* y, int64_t y_stride) noexcept;
+             const float* row_scale, const float* channel_scale, const float* bias, void* y,
+             int64_t y_stride) noexcept;
 
 }  // namespace gramian::w4a8

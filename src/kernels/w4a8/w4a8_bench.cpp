@@ -1,5 +1,5 @@
-// W4A8 kernels over shape x level on one thread, a whole QQQ layer, and LibTorch's bf16 linear on one thread for the ratio.
-// Items are multiply-adds; `checksum` pins the result.
+// W4A8 kernels over shape x level on one thread, a whole QQQ layer, and LibTorch's bf16 linear on one thread
+// for the ratio. Items are multiply-adds; `checksum` pins the result.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -21,8 +21,10 @@ struct Shape {
   const char* name;
   int64_t rows, channels, k;
 };
-constexpr Shape kShapes[] = {{"tiny", 5, 128, 192},      {"decode_896x4864", 1, 896, 4864},
-                             {"prefill_896x896", 256, 896, 896}, {"prefill_4864x896", 256, 4864, 896},
+constexpr Shape kShapes[] = {{"tiny", 5, 128, 192},
+                             {"decode_896x4864", 1, 896, 4864},
+                             {"prefill_896x896", 256, 896, 896},
+                             {"prefill_4864x896", 256, 4864, 896},
                              {"prefill_896x4864", 256, 896, 4864}};
 
 std::vector<int8_t> random_bytes(int64_t count) {
@@ -64,7 +66,8 @@ void quantize(benchmark::State& state, const Shape& shape, CpuLevel level) {
   std::vector<int8_t> q(static_cast<size_t>(shape.rows * shape.k));
   std::vector<float> scale(static_cast<size_t>(shape.rows));
   for (auto _ : state) {
-    w4a8::quantize_rows(level, w4a8::Activation::bf16, x.const_data_ptr(), shape.rows, shape.k, q.data(), scale.data());
+    w4a8::quantize_rows(level, w4a8::Activation::bf16, x.const_data_ptr(), shape.rows, shape.k, q.data(),
+                        scale.data());
     benchmark::DoNotOptimize(q.data());
   }
   state.SetBytesProcessed(state.iterations() * shape.rows * shape.k * 2);

@@ -113,14 +113,17 @@ TEST(W4a8Quantize, FollowsTheFormulaAtEveryLevel) {
         const float sa = rounded(type, amax / 127.0f);
         std::vector<int> expected;
         for (const float value : row.exact) {
-          expected.push_back(sa == 0 ? 0 : std::clamp(static_cast<int>(std::nearbyint(value / sa)), -128, 127));
+          expected.push_back(sa == 0 ? 0
+                                     : std::clamp(static_cast<int>(std::nearbyint(value / sa)), -128, 127));
         }
         for (const CpuLevel level : levels()) {
           std::vector<int8_t> q(static_cast<size_t>(k), 99);
           float scale = -1;
           quantize_rows(level, type, row.data(type), 1, k, q.data(), &scale);
-          EXPECT_EQ(std::bit_cast<uint32_t>(scale), std::bit_cast<uint32_t>(sa)) << name(level) << " size " << size;
-          EXPECT_EQ(std::vector<int>(q.begin(), q.end()), expected) << name(level) << " size " << size << " k " << k;
+          EXPECT_EQ(std::bit_cast<uint32_t>(scale), std::bit_cast<uint32_t>(sa))
+              << name(level) << " size " << size;
+          EXPECT_EQ(std::vector<int>(q.begin(), q.end()), expected)
+              << name(level) << " size " << size << " k " << k;
         }
       }
     }
@@ -153,7 +156,8 @@ TEST(W4a8Quantize, SpecialRowsGiveZeroCodesAndASpeakingScale) {
   const float underflow = 63 * 0x1p-24f;  // amax / 127 is below half the smallest f16
   for (const CpuLevel level : levels()) {
     for (const Activation type : kTypes) {
-      const std::vector<std::vector<float>> rows = {{0, -0.0f, 0}, {1, kInf, 2}, {1, -kInf, kNan}, {kNan, 1, 5}};
+      const std::vector<std::vector<float>> rows = {
+          {0, -0.0f, 0}, {1, kInf, 2}, {1, -kInf, kNan}, {kNan, 1, 5}};
       for (size_t i = 0; i < rows.size(); ++i) {
         const Row row = stored(type, rows[i]);
         std::vector<int8_t> q(3, 99);
@@ -205,7 +209,8 @@ TEST(W4a8Rescale, MultipliesInOrderAndAddsTheBiasAfterRounding) {
                                 : type == Activation::f16 ? f16_to_f32(y16[at])
                                                           : bf16_to_f32(y16[at]);
             if (n >= channels) {
-              EXPECT_TRUE(type == Activation::f32 ? y32[at] == 123.0f : y16[at] == 123);  // between rows: untouched
+              EXPECT_TRUE(type == Activation::f32 ? y32[at] == 123.0f
+                                                  : y16[at] == 123);  // between rows: untouched
               continue;
             }
             float product = static_cast<float>(acc[m * channels + n]) * row_scale[m];

@@ -1,4 +1,5 @@
-// Everything here is exact: packing is a permutation and a few roundings, the forward is integer sums and stated roundings.
+// Everything here is exact: packing is a permutation and a few roundings, the forward is integer sums and
+// stated roundings.
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -53,14 +54,16 @@ struct Quantized {
 
 Quantized quantize(CpuLevel level, const at::Tensor& x) {
   Quantized result{tensor::empty(x.sizes(), at::kChar), tensor::empty({x.size(0), 1}, at::kFloat)};
-  w4a8::quantize_rows(level, activation(x), x.const_data_ptr(), x.size(0), x.size(1), result.q.mutable_data_ptr<int8_t>(),
-                      result.scale.mutable_data_ptr<float>());
+  w4a8::quantize_rows(level, activation(x), x.const_data_ptr(), x.size(0), x.size(1),
+                      result.q.mutable_data_ptr<int8_t>(), result.scale.mutable_data_ptr<float>());
   return result;
 }
 
-// Rows with a scale of 0 or without a finite one have no codes that matter: ours are 0, the peer's come from a division
-// by 0.
-at::Tensor counted_rows(const at::Tensor& scale) { return scale.isfinite().logical_and(scale.ne(0)).squeeze(1); }
+// Rows with a scale of 0 or without a finite one have no codes that matter: ours are 0, the peer's come from
+// a division by 0.
+at::Tensor counted_rows(const at::Tensor& scale) {
+  return scale.isfinite().logical_and(scale.ne(0)).squeeze(1);
+}
 
 void check_quantized(const Quantized& found, const at::Tensor& q, const at::Tensor& scale) {
   EXPECT_TRUE(same_bits(found.scale, scale));
@@ -68,7 +71,8 @@ void check_quantized(const Quantized& found, const at::Tensor& q, const at::Tens
   EXPECT_TRUE(same_bits(found.q, q.masked_fill(counted.logical_not(), 0)));
 }
 
-void check_pack(const qqq::Packed& found, const SafetensorsFile& expected, const std::string& prefix, bool grouped) {
+void check_pack(const qqq::Packed& found, const SafetensorsFile& expected, const std::string& prefix,
+                bool grouped) {
   EXPECT_TRUE(same_bits(found.B, expected.load("B")));
   EXPECT_TRUE(same_bits(found.s_channel, expected.load(prefix + "s_channel")));
   EXPECT_EQ(found.s_group.defined(), grouped);
@@ -88,10 +92,12 @@ void check_forward(const qqq::Decoded& decoded, const SafetensorsFile& layer, co
       const Quantized quantized = quantize(level, x);
       check_quantized(quantized, layer.load("fwd_q_" + type), scale);
       at::Tensor acc = tensor::empty({x.size(0), n}, at::kInt);
-      w4a8::int8_matmul(level, quantized.q.const_data_ptr<int8_t>(), x.size(0), decoded.values.const_data_ptr<int8_t>(), n,
-                        k, acc.mutable_data_ptr<int32_t>());
-      EXPECT_TRUE(same_bits(acc, expected_acc.masked_fill(counted_rows(scale).logical_not().unsqueeze(1), 0)));
-      EXPECT_TRUE(same_bits(QqqLinear(decoded, pool, "golden", level).forward(x), result.load("fwd_y_" + type)));
+      w4a8::int8_matmul(level, quantized.q.const_data_ptr<int8_t>(), x.size(0),
+                        decoded.values.const_data_ptr<int8_t>(), n, k, acc.mutable_data_ptr<int32_t>());
+      EXPECT_TRUE(
+          same_bits(acc, expected_acc.masked_fill(counted_rows(scale).logical_not().unsqueeze(1), 0)));
+      EXPECT_TRUE(
+          same_bits(QqqLinear(decoded, pool, "golden", level).forward(x), result.load("fwd_y_" + type)));
     }
   }
 }
@@ -106,7 +112,8 @@ void check_configuration(const Configuration& configuration) {
   module.group_size = configuration.group_size == -1 ? k : configuration.group_size;
   const bool grouped = module.group_size != k;
   ASSERT_EQ(qqq::unfit_reason(n, k, configuration.group_size), "");
-  const at::Tensor dequantized = module.codes.to(at::kFloat).mul(module.scale.repeat_interleave(module.group_size, 1));
+  const at::Tensor dequantized =
+      module.codes.to(at::kFloat).mul(module.scale.repeat_interleave(module.group_size, 1));
   EXPECT_TRUE(dequantized.to(weight.scalar_type()).equal(result.load("wq")));
 
   at::Tensor channel_scale;
@@ -143,7 +150,8 @@ void check_activations(const std::filesystem::path& path) {
   for (const std::string& type : types) {
     for (const CpuLevel level : levels()) {
       SCOPED_TRACE(str(type, " ", name(level)));
-      check_quantized(quantize(level, file.load("x_" + type)), file.load("q_" + type), file.load("s_" + type));
+      check_quantized(quantize(level, file.load("x_" + type)), file.load("q_" + type),
+                      file.load("s_" + type));
     }
   }
 }
@@ -152,12 +160,14 @@ void check_activations(const std::filesystem::path& path) {
 
 void collect_format(const std::filesystem::path& root) {
   for (const std::filesystem::path& folder : folders_with(root, "index.json")) {
-    const nlohmann::ordered_json index = parse_json(read_text(folder / "index.json"), (folder / "index.json").string());
+    const nlohmann::ordered_json index =
+        parse_json(read_text(folder / "index.json"), (folder / "index.json").string());
     for (const auto& layer : index.at("layers")) {
       const std::string layer_name = layer.at("name");
       for (const auto& entry : layer.at("configs")) {
-        Configuration configuration{folder / (layer_name + ".safetensors"), folder / entry.at("file").get<std::string>(),
-                                    entry.at("group_size"), entry.value("int8_saturated", int64_t{-1})};
+        Configuration configuration{folder / (layer_name + ".safetensors"),
+                                    folder / entry.at("file").get<std::string>(), entry.at("group_size"),
+                                    entry.value("int8_saturated", int64_t{-1})};
         add("qqq_format", entry.at("file"), [configuration] { check_configuration(configuration); });
       }
     }

@@ -32,17 +32,19 @@ Module load_module(const Checkpoint& checkpoint, const std::string& name) {
   module.packed = {load(".B"), load(".s_channel"), load(".s_group"), load(".bias")};
   module.k = module.packed.B.size(0) * 16;
   module.n = module.packed.B.size(1) / 2;
-  const int64_t configured = checkpoint.config().at("quantization_config").at("group_size");
+  const int64_t configured = checkpoint.config().at("quantization_config").value("group_size", int64_t{128});
   module.group_size = configured == -1 ? module.k : configured;
   return module;
 }
 
 // The configured group size and the stored tensors must tell the same layout.
 void check_layout(const Module& module) {
-  EXPECT_EQ(module.packed.s_group.defined() && module.packed.s_group.numel() > 0, module.group_size != module.k);
+  EXPECT_EQ(module.packed.s_group.defined() && module.packed.s_group.numel() > 0,
+            module.group_size != module.k);
 }
 
-void check_output(const std::filesystem::path& folder, const std::filesystem::path& outputs, const std::string& name) {
+void check_output(const std::filesystem::path& folder, const std::filesystem::path& outputs,
+                  const std::string& name) {
   const Checkpoint checkpoint(folder);
   const SafetensorsFile file(outputs);
   const Module module = load_module(checkpoint, name);
@@ -72,7 +74,11 @@ void check_round_trip(const std::filesystem::path& folder) {
       // Stored position 8c + r of every 64 holds column c + 8r, and the transpose of 8x8 undoes itself.
       const int64_t groups = module.k / module.group_size;
       const at::Tensor ratio = module.packed.s_group.to(at::kFloat).reshape({groups, module.n / 64, 8, 8});
-      again.scale = ratio.transpose(2, 3).reshape({groups, module.n}).t().mul(decoded.s_channel.unsqueeze(1)).contiguous();
+      again.scale = ratio.transpose(2, 3)
+                        .reshape({groups, module.n})
+                        .t()
+                        .mul(decoded.s_channel.unsqueeze(1))
+                        .contiguous();
     } else {
       again.scale = decoded.s_channel.mul(16).unsqueeze(1);
     }
@@ -82,7 +88,8 @@ void check_round_trip(const std::filesystem::path& folder) {
     if (grouped) {
       // Groups of zeros may stand under an infinite ratio, which we store as a finite one.
       const at::Tensor infinite = module.packed.s_group.isfinite().logical_not();
-      EXPECT_TRUE(same_bits(packed.s_group.masked_fill(infinite, 0.0), module.packed.s_group.masked_fill(infinite, 0.0)));
+      EXPECT_TRUE(same_bits(packed.s_group.masked_fill(infinite, 0.0),
+                            module.packed.s_group.masked_fill(infinite, 0.0)));
     }
   }
   EXPECT_GT(modules, 0);
