@@ -19,8 +19,11 @@ python=${PYTHON:-python3}
 venv_python=.venv/bin/python
 
 say() { printf 'set-up: %s\n' "$*" >&2; }
+# die MESSAGE [LINE...]
 die() {
-  printf 'set-up: error: %s\n' "$@" >&2
+  printf 'set-up: error: %s\n' "$1" >&2
+  shift
+  [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
   exit 1
 }
 
@@ -102,7 +105,7 @@ install_system_packages() {
     die "missing here: ${packages[*]} (Debian's names); install what your system calls them, then run this again"
   if [ "$(id -u)" -ne 0 ]; then
     die "missing system packages; install them with" \
-      "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${packages[*]}"
+      "sudo apt-get update && sudo apt-get install -y --no-install-recommends ${packages[*]}"
   fi
   say "installing system packages: ${packages[*]}"
   log=$(mktemp)
@@ -158,12 +161,14 @@ require_gigabytes() {
 explain_pip_failure() {
   if grep -qi 'no space left' "$1"; then
     die "the disk is full: torch $torch_version could not be installed"
-  elif grep -qiE 'no matching distribution|could not find a version' "$1" &&
-    ! grep -qiE 'connection|name resolution|timed out|retrying' "$1"; then
-    die "the package index has no torch $torch_version for $("$venv_python" -V) on $(uname -m)" \
+  elif grep -qi 'from versions: none' "$1"; then
+    die "found no torch at all for $("$venv_python" -V) on $(uname -m): is there a network?" \
+      "otherwise choose another index with GRAMIAN_TORCH_INDEX, or another interpreter with PYTHON"
+  elif grep -qiE 'no matching distribution|could not find a version|resolutionimpossible' "$1"; then
+    die "no torch $torch_version for $("$venv_python" -V) on $(uname -m) (pip's words are above)" \
       "choose another one with GRAMIAN_TORCH_VERSION, another index with GRAMIAN_TORCH_INDEX, or another interpreter with PYTHON"
   fi
-  die "pip could not install torch $torch_version (its words are above); without a network, set-up cannot go on"
+  die "pip could not install torch $torch_version (its words are above; is there a network?)"
 }
 
 # Sets `huge` to the packages that come with accelerator builds only. pip resolves from metadata alone, which releases
@@ -207,6 +212,8 @@ install_torch() {
   if [ -f "$record" ]; then echo unfinished >>"$record"; fi
   # A torch that is there but broken, or from another index, would count as installed.
   if "$venv_python" -m pip show -q torch >/dev/null 2>&1; then arguments+=(--force-reinstall); fi
+  # Progress for people, silence for logs.
+  if [ ! -t 2 ]; then arguments+=(--quiet); fi
   if ! "$venv_python" -m pip install --disable-pip-version-check --no-input "${arguments[@]}" >&2 2> >(tee "$pip_log" >&2); then
     sleep 0.2 # lets tee finish the log
     explain_pip_failure "$pip_log"
