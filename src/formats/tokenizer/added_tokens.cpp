@@ -5,12 +5,16 @@
 #include <utility>
 
 #include "formats/tokenizer/unicode.h"
+#include "formats/tokenizer/unicode_additions.h"
 
 namespace gramian::tokenizer {
 namespace {
 
 // Unicode TR 18's word characters.
-constexpr const char* kWordPattern = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
+std::string word_pattern() {
+  return str("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}", unicode_additions("L"), unicode_additions("M"),
+             unicode_additions("Nd"), "]");
+}
 
 // Bytes of white space at the end of `text`.
 size_t trailing_white_space(std::string_view text) noexcept {
@@ -88,7 +92,7 @@ AddedTokens::AddedTokens(const JsonNode& node, const Normalizer& normalizer) {
     const auto index = static_cast<uint32_t>(tokens_.size());
     token.surface = token.normalized ? normalizer(token.content) : token.content;
     (token.normalized ? normalized_ : raw_).insert(token.surface, index);
-    if (token.single_word && !word_) word_.emplace(kWordPattern, item.file() + ": " + item.path());
+    if (token.single_word && !word_) word_.emplace(word_pattern(), item.file() + ": " + item.path());
     tokens_.push_back(std::move(token));
   }
 }
@@ -113,11 +117,12 @@ std::vector<Section> AddedTokens::split(std::string_view text, bool normalized, 
     const AddedToken& token = tokens_[hit.value];
     if (token.special && !parse_special) continue;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip) begin -= trailing_white_space(text.substr(0, begin));
-    begin = std::max(begin, done);  // white space that the token before swallowed stays there
+    if (token.lstrip) begin = std::max(done, begin - trailing_white_space(text.substr(0, begin)));
     if (token.rstrip) end += leading_white_space(text.substr(end));
     if (begin > done) sections.push_back({text.substr(done, begin - done), nullptr});
-    sections.push_back({text.substr(begin, std::max(end, begin) - begin), &token});
+    // Of a match inside white space that the token before swallowed, lstrip leaves nothing: no token then.
+    if (begin >= end) continue;
+    sections.push_back({text.substr(begin, end - begin), &token});
     done = end;
   }
   if (done < text.size()) sections.push_back({text.substr(done), nullptr});

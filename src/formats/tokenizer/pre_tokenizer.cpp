@@ -3,16 +3,16 @@
 #include <utility>
 
 #include "formats/tokenizer/normalizer.h"
+#include "formats/tokenizer/unicode_additions.h"
 
 namespace gramian::tokenizer {
 namespace {
 
 constexpr int kMaxDepth = 8;
 
-// ByteLevel's own rule (GPT-2, encoder.py), in PCRE2's dialect.
+// ByteLevel's own rule (GPT-2, encoder.py).
 constexpr const char* kGpt2Pattern =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\p{White_Space}\\p{L}\\p{N}]+|"
-    "\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+";
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 SplitBehavior read_behavior(const JsonNode& node) {
   const std::string& name = node.string();
@@ -108,18 +108,13 @@ PreTokenizer::PreTokenizer(const JsonNode& node) {
 void PreTokenizer::add(const JsonNode& node, int depth) {
   const std::string& type = node.type();
   if (byte_level_) throw node.unsupported(str("a step (\"", type, "\") behind ByteLevel"));
-  const auto where = [&] { return node.file() + ": " + node.path(); };
   if (type == "Split") {
     steps_.emplace_back(Split{read_pattern(node["pattern"]), read_behavior(node["behavior"]),
                               node["invert"].boolean_or(false)});
   } else if (type == "Digits") {
     const bool individual = node["individual_digits"].boolean_or(false);
-    steps_.emplace_back(Split{Regex("\\p{N}", where()),
+    steps_.emplace_back(Split{Regex(str("[\\p{N}", unicode_additions("N"), "]"), node.file() + ": " + node.path()),
                               individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
-  } else if (type == "Punctuation") {
-    const JsonNode behavior = node["behavior"];
-    steps_.emplace_back(Split{Regex("[\\p{P}!-/:-@\\[-`{-~]", where()),
-                              behavior.has_value() ? read_behavior(behavior) : SplitBehavior::isolated, false});
   } else if (type == "ByteLevel") {
     add_byte_level(node);
   } else if (type == "Metaspace") {
@@ -135,8 +130,8 @@ void PreTokenizer::add(const JsonNode& node, int depth) {
 void PreTokenizer::add_byte_level(const JsonNode& node) {
   if (node["add_prefix_space"].boolean_or(true)) steps_.emplace_back(PrefixSpace{});
   if (node["use_regex"].boolean_or(true)) {
-    steps_.emplace_back(
-        Split{Regex(kGpt2Pattern, node.file() + ": " + node.path()), SplitBehavior::isolated, false});
+    const Json pattern = kGpt2Pattern;
+    steps_.emplace_back(Split{Regex(JsonNode(&pattern, node.file(), node.path())), SplitBehavior::isolated, false});
   }
   byte_level_ = true;
 }

@@ -1,5 +1,5 @@
 // The pre_tokenizer of tokenizer.json: cuts a stretch of text into the pieces inside which BPE merges.
-// Built: Split, Digits, Punctuation, ByteLevel, Metaspace, null, and Sequences of them.
+// Built: Split, Digits, ByteLevel, Metaspace, null, and Sequences of them.
 #pragma once
 
 #include <deque>

@@ -43,9 +43,10 @@ class Regex {
   std::unique_ptr<State> state_;
 };
 
-// Rewrites Oniguruma's Ruby syntax for PCRE2 with PCRE2_UCP and PCRE2_MULTILINE: \s, \w and \h are spelled out by
-// their Unicode properties (PCRE2's \s has U+180E, its \w has no marks), \p{Script} asks for the script itself instead
-// of its extensions, (?m) becomes (?s), \uHHHH and {,n} are spelled PCRE2's way. Throws like Regex(node).
+// Rewrites Oniguruma's Ruby syntax for PCRE2 with PCRE2_UCP and PCRE2_MULTILINE: \s, \w, \h and [:brackets:] are
+// spelled out by their Unicode properties (PCRE2's \s has U+180E, its \w has no marks), \p{Script} asks for the script
+// itself instead of its extensions, general categories get the characters of Unicode 15 and 16, (?m) becomes (?s),
+// \uHHHH and {,n} are spelled PCRE2's way. Throws like Regex(node).
 struct TranslatedPattern {
   std::string text;
   std::vector<size_t> origin;  // for each byte of `text`, the offset in the source

@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "formats/tokenizer/regex.h"
+#include "formats/tokenizer/unicode_additions.h"
 
 namespace gramian::tokenizer {
 namespace {
@@ -15,8 +16,23 @@ constexpr const char* kSpace =
 constexpr const char* kNotSpace =
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}";
-constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Oniguruma counts the superscript digits and fractions of Latin-1 among the word characters, but not in a class.
+std::string word_members(bool in_class) {
+  return str("\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", in_class ? "" : "\\xb2\\xb3\\xb9\\xbc-\\xbe",
+             unicode_additions("L"), unicode_additions("M"), unicode_additions("Nd"));
+}
 constexpr const char* kHexDigit = "0-9a-fA-F";
+
+struct Bracket {
+  const char* name;
+  const char* members;
+};
+// Oniguruma's POSIX brackets in Unicode; PCRE2's differ in marks, symbols and U+180E.
+constexpr Bracket kBrackets[] = {
+    {"alpha", "\\p{Alphabetic}"}, {"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"digit", "\\p{Nd}"},
+    {"lower", "\\p{Lowercase}"},  {"upper", "\\p{Uppercase}"},         {"punct", "\\p{P}\\p{S}"},
+    {"space", kSpace},            {"xdigit", kHexDigit},
+};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -81,8 +97,8 @@ class Translator {
     switch (c) {
       case 's': return emit_set(kSpace);
       case 'S': return emit_set(kNotSpace);
-      case 'w': return emit_set(kWord);
-      case 'W': return emit_set(kWord, true);
+      case 'w': return emit_set(word_members(in_class_));
+      case 'W': return emit_set(word_members(in_class_), true);
       case 'h': return emit_set(kHexDigit);
       case 'H': return emit_set(kHexDigit, true);
       case 'p':
@@ -111,16 +127,26 @@ class Translator {
   }
 
   void property(char letter) {
-    const size_t close = peek() == '{' ? in_.find('}', at_) : std::string::npos;
-    if (close == std::string::npos) return emit(str("\\", letter));  // \pL, or PCRE2 reports it
-    std::string name = in_.substr(at_ + 1, close - at_ - 1);
-    at_ = close + 1;
+    std::string name;
+    if (peek() != '{') {  // \pL
+      name = in_.substr(at_, 1);
+      at_ += name.size();
+    } else {
+      const size_t close = in_.find('}', at_);
+      if (close == std::string::npos) return emit(str("\\", letter));  // PCRE2 reports it
+      name = in_.substr(at_ + 1, close - at_ - 1);
+      at_ = close + 1;
+    }
     const bool caret = !name.empty() && name[0] == '^';
     if (caret) name.erase(0, 1);
     const bool negated = (letter == 'P') != caret;
     // One- and two-letter names are general categories in both dialects.
     const bool script = name.size() > 2 && name.find_first_of(":=^{") == std::string::npos && is_script(name);
-    emit(str(negated ? "\\P{" : "\\p{", script ? "sc:" : "", name, "}"));
+    const std::string additions = name.size() <= 2 ? unicode_additions(name) : "";
+    if (additions.empty() || (in_class_ && negated)) {
+      return emit(str(negated ? "\\P{" : "\\p{", script ? "sc:" : "", name, "}"));
+    }
+    emit_set(str("\\p{", name, "}", additions), negated);
   }
 
   void code_point() {
@@ -155,11 +181,19 @@ class Translator {
     } else if (c == '[') {
       const size_t close = peek() == ':' ? in_.find(":]", at_) : std::string::npos;
       if (close == std::string::npos) throw not_built("a class inside a character class");
-      emit(in_.substr(start_, close + 2 - start_));
+      bracket(in_.substr(at_ + 1, close - at_ - 1));
       at_ = close + 2;
     } else {
       emit(std::string(1, c));
     }
+  }
+
+  void bracket(const std::string& name) {
+    for (const Bracket& known : kBrackets) {
+      if (name == known.name) return emit(known.members);
+    }
+    if (name == "word") return emit(word_members(in_class_));
+    throw not_built(str("[:", name, ":]"));
   }
 
   void group() {
