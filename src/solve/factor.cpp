@@ -14,6 +14,10 @@ namespace {
 // (LAPACK, half as fast) does not count.
 constexpr int64_t kTile = 256;
 
+// Up to here U is computed in float64 and rounded once, so its bytes do not depend on the BLAS or on the number of threads
+// and rank-deficient matrices lose no digits. Beyond, twice the time and memory would tell.
+constexpr int64_t kDoubleColumns = 2048;
+
 // The columns of tile `index`; the first tile takes what is left, since the work starts at the end.
 struct Tiling {
   explicit Tiling(int64_t size) {
@@ -41,7 +45,7 @@ bool reverse_cholesky(const at::Tensor& a, const Tiling& tiles) {
     // A flipped upper triangle is a lower one: the part LAPACK reads.
     const auto lower = tensor::cholesky(flipped(diagonal));
     if (!lower) return false;
-    const at::Tensor identity = tensor::zeros(diagonal.sizes(), at::kFloat).fill_diagonal_(1);
+    const at::Tensor identity = tensor::zeros(diagonal.sizes(), a.scalar_type()).fill_diagonal_(1);
     const at::Tensor inverse = tensor::solve_triangular(flipped(*lower), identity, true);
     diagonal.copy_(inverse);
     if (k == 0) break;
@@ -69,17 +73,32 @@ void invert_upper(const at::Tensor& r, const Tiling& tiles) {
   r.triu_();
 }
 
-// U for hessian with `diagonal` + lambda on its diagonal; undefined when the matrix does not factor.
-at::Tensor factor_once(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda, bool with_inverse) {
+at::Tensor damped(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda) {
   at::Tensor work = hessian.clone();
   work.diagonal().copy_(diagonal.add(lambda));
+  return work;
+}
+
+// U for `hessian` with `diagonal` + lambda on its diagonal; undefined when that does not factor. Whether it factors is
+// decided in fp32 in any case, as the peer does.
+at::Tensor factor_once(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda) {
+  at::Tensor work = damped(hessian, diagonal, lambda);
   const Tiling tiles(work.size(0));
   if (!reverse_cholesky(work, tiles)) return {};
-  if (!with_inverse) return work;
+  if (work.size(0) <= kDoubleColumns) {
+    work = damped(hessian, diagonal, lambda).to(at::kDouble);
+    if (!reverse_cholesky(work, tiles)) return {};
+  }
   invert_upper(work, tiles);
+  work = work.to(at::kFloat);
   // One NaN or infinity anywhere shows in its row's sum.
   if (!work.abs().sum(1).isfinite().all().item<bool>()) return {};
   return work;
+}
+
+bool factors(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda) {
+  const at::Tensor work = damped(hessian, diagonal, lambda);
+  return reverse_cholesky(work, Tiling(work.size(0)));
 }
 
 // damp, damp + step, ... below 1, each by one more addition in double, as the peer builds its list.
@@ -101,21 +120,21 @@ struct Ladder {
     const auto lambda = [&](size_t i) { return static_cast<float>(candidates[i]) * mean; };
     const auto accept = [&](size_t i) {
       ++result.attempts;
-      result.upper = factor_once(hessian, diagonal, lambda(i), true);
+      result.upper = factor_once(hessian, diagonal, lambda(i));
       if (result.upper.defined()) result.damp = lambda(i);
       return result.upper.defined();
     };
     if (accept(0)) return true;
     if (candidates.size() == 1) return false;
-    const auto factors = [&](size_t i) {
+    const auto good_at = [&](size_t i) {
       ++result.attempts;
-      return factor_once(hessian, diagonal, lambda(i), false).defined();
+      return factors(hessian, diagonal, lambda(i));
     };
     size_t failed = 0, good = candidates.size() - 1;
-    if (!factors(good)) return false;
+    if (!good_at(good)) return false;
     while (good - failed > 1) {
       const size_t middle = failed + (good - failed) / 2;
-      (factors(middle) ? good : failed) = middle;
+      (good_at(middle) ? good : failed) = middle;
     }
     // A factor whose inverse overflows: more damping.
     while (good < candidates.size()) {

@@ -97,7 +97,7 @@ TEST(Factor, RankDeficientMatrixClimbsTheLadder) {
 
 // The smallest eigenvalue of [[1, x], [x, 1]] is 1 - x: the first candidate above x - 1 must be found, as by trying all.
 TEST(Factor, BisectionFindsTheFirstCandidateThatFactors) {
-  for (const double offset : {1.1, 1.25, 1.499, 1.83, 1.949}) {
+  for (const double offset : {1.103, 1.257, 1.494, 1.836, 1.943}) {
     at::Tensor h = tensor::full({2, 2}, offset, at::kFloat);
     h.diagonal().fill_(1);
     const double damp = 0.05, step = 0.01;

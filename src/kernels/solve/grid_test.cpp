@@ -81,6 +81,7 @@ TEST(Grid, PowerTableFollowsPow) {
     EXPECT_EQ(table(0.0f), 0.0f);
     for (float x = std::ldexp(1.0f, -29); x < 3.99f; x *= 1.0137f) {
       const double expected = std::pow(static_cast<double>(x), p);
+      if (expected < std::numeric_limits<float>::min()) continue;
       EXPECT_NEAR(table(x) / expected, 1.0, p <= 4 ? 1e-6 : 2e-6) << "x " << x << " p " << p;
     }
   }
