@@ -10,12 +10,12 @@
 namespace gramian {
 namespace {
 
-// Columns per tile: large enough for matrix products at full speed, small enough that the work inside the diagonal tiles
-// (LAPACK, half as fast) does not count.
+// Columns per tile: large enough for matrix products at full speed, small enough that the work inside the
+// diagonal tiles (LAPACK, half as fast) does not count.
 constexpr int64_t kTile = 256;
 
-// Up to here U is computed in float64 and rounded once, so its bytes do not depend on the BLAS or on the number of threads
-// and rank-deficient matrices lose no digits. Beyond, twice the time and memory would tell.
+// Up to here U is computed in float64 and rounded once, so its bytes do not depend on the BLAS or on the
+// number of threads and rank-deficient matrices lose no digits. Beyond, twice the time and memory would tell.
 constexpr int64_t kDoubleColumns = 2048;
 
 // The columns of tile `index`; the first tile takes what is left, since the work starts at the end.
@@ -37,8 +37,9 @@ struct Tiling {
 
 at::Tensor flipped(const at::Tensor& matrix) { return matrix.flip({0, 1}); }
 
-// Overwrites the upper triangle of `a` (symmetric; the lower one is not read) by R, upper triangular, R Rᵀ = a, with the
-// diagonal tiles replaced by their inverses, tile columns from last to first. False when `a` is not positive definite.
+// Overwrites the upper triangle of `a` (symmetric; the lower one is not read) by R, upper triangular, R Rᵀ =
+// a, with the diagonal tiles replaced by their inverses, tile columns from last to first. False when `a` is
+// not positive definite.
 bool reverse_cholesky(const at::Tensor& a, const Tiling& tiles) {
   for (int64_t k = tiles.count() - 1; k >= 0; --k) {
     const at::Tensor diagonal = tiles.tile(a, k, k);
@@ -58,13 +59,14 @@ bool reverse_cholesky(const at::Tensor& a, const Tiling& tiles) {
   return true;
 }
 
-// Completes the inverse: tile columns from first to last, U_ik = -(Σ_{i<=m<k} U_im R_mk) U_kk. Row i reads rows i .. k-1 of
-// the panel only, so it may overwrite its own.
+// Completes the inverse: tile columns from first to last, U_ik = -(Σ_{i<=m<k} U_im R_mk) U_kk. Row i reads
+// rows i .. k-1 of the panel only, so it may overwrite its own.
 void invert_upper(const at::Tensor& r, const Tiling& tiles) {
   for (int64_t k = 1; k < tiles.count(); ++k) {
     const at::Tensor diagonal = tiles.tile(r, k, k);
     for (int64_t i = 0; i < k; ++i) {
-      const at::Tensor row = r.slice(0, tiles.edges[i], tiles.edges[i + 1]).slice(1, tiles.edges[i], tiles.edges[k]);
+      const at::Tensor row =
+          r.slice(0, tiles.edges[i], tiles.edges[i + 1]).slice(1, tiles.edges[i], tiles.edges[k]);
       tiles.tile(r, i, k).copy_(row.matmul(tiles.span(r, i, k, k)));
     }
     const at::Tensor panel = tiles.span(r, 0, k, k);
@@ -79,8 +81,8 @@ at::Tensor damped(const at::Tensor& hessian, const at::Tensor& diagonal, float l
   return work;
 }
 
-// U for `hessian` with `diagonal` + lambda on its diagonal; undefined when that does not factor. Whether it factors is
-// decided in fp32 in any case, as the peer does.
+// U for `hessian` with `diagonal` + lambda on its diagonal; undefined when that does not factor. Whether it
+// factors is decided in fp32 in any case, as the peer does.
 at::Tensor factor_once(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda) {
   at::Tensor work = damped(hessian, diagonal, lambda);
   const Tiling tiles(work.size(0));
@@ -105,7 +107,8 @@ bool factors(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda
 std::vector<double> damp_candidates(double damp, double step) {
   std::vector<double> candidates = {damp};
   if (!(step > 0)) return candidates;
-  for (double next = damp + step; next < 1.0 && candidates.size() < 100000; next += step) candidates.push_back(next);
+  for (double next = damp + step; next < 1.0 && candidates.size() < 100000; next += step)
+    candidates.push_back(next);
   return candidates;
 }
 
@@ -151,12 +154,14 @@ Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_ste
     throw Error(ErrorKind::internal, "Hessian", "expected a square matrix");
   }
   if (!(damp_percent >= 0 && damp_percent < 1) || !(damp_step >= 0)) {
-    throw Error(ErrorKind::invalid_argument, "damp", str("damp_percent ", damp_percent, ", damp_step ", damp_step),
+    throw Error(ErrorKind::invalid_argument, "damp",
+                str("damp_percent ", damp_percent, ", damp_step ", damp_step),
                 "use 0 <= damp_percent < 1 and damp_step >= 0");
   }
   const at::Tensor h = hessian.to(at::kFloat).contiguous();
   if (!h.abs().sum(1).isfinite().all().item<bool>() && !h.isfinite().all().item<bool>()) {
-    throw Error(ErrorKind::numerical, "Hessian", "holds NaN or infinite entries", "check the calibration data");
+    throw Error(ErrorKind::numerical, "Hessian", "holds NaN or infinite entries",
+                "check the calibration data");
   }
   Factor result;
   at::Tensor diagonal = h.diagonal().clone();

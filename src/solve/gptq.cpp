@@ -17,13 +17,15 @@ struct Plan {
   SolveOptions options;
   GridScaler scaler;
   CpuLevel level;
-  at::Tensor weight;    // f32 [N, K]
-  at::Tensor upper;     // f32 [K, K]
-  at::Tensor diagonal;  // f32 [blocks, kBlockColumns, kBlockColumns]: the factor's diagonal blocks, transposed
-  at::Tensor dead;      // bool [K]
+  at::Tensor weight;  // f32 [N, K]
+  at::Tensor upper;   // f32 [K, K]
+  at::Tensor
+      diagonal;     // f32 [blocks, kBlockColumns, kBlockColumns]: the factor's diagonal blocks, transposed
+  at::Tensor dead;  // bool [K]
 };
 
-// The block kernel walks down columns of U's diagonal blocks: K·128 floats in one piece instead of a page per element.
+// The block kernel walks down columns of U's diagonal blocks: K·128 floats in one piece instead of a page per
+// element.
 at::Tensor transposed_diagonal(const at::Tensor& upper) {
   const int64_t columns = upper.size(0);
   const int64_t blocks = (columns + kBlockColumns - 1) / kBlockColumns;
@@ -31,13 +33,16 @@ at::Tensor transposed_diagonal(const at::Tensor& upper) {
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t begin = block * kBlockColumns;
     const int64_t end = std::min(begin + kBlockColumns, columns);
-    result.select(0, block).slice(0, 0, end - begin).slice(1, 0, end - begin).copy_(
-        upper.slice(0, begin, end).slice(1, begin, end).t());
+    result.select(0, block)
+        .slice(0, 0, end - begin)
+        .slice(1, 0, end - begin)
+        .copy_(upper.slice(0, begin, end).slice(1, begin, end).t());
   }
   return result;
 }
 
-// One chunk of rows, from first column to last. Rows are independent given U, so chunks are tasks that share nothing.
+// One chunk of rows, from first column to last. Rows are independent given U, so chunks are tasks that share
+// nothing.
 class ChunkSolve {
  public:
   // codes int8 [N, K] and scale f32 [N, groups] of the whole result; this chunk writes its rows.
@@ -108,7 +113,8 @@ class ChunkSolve {
       for (int64_t r = 0; r < rows_; ++r) {
         for (int64_t j = 0; j < group_size_; ++j) slab_[r * group_size_ + j] = column[j * kBlockRows + r];
       }
-      zero_groups_ += plan_.scaler.scales(slab_.data(), group_size_, rows_, group_size_, scale_.data() + group * kBlockRows, 1);
+      zero_groups_ += plan_.scaler.scales(slab_.data(), group_size_, rows_, group_size_,
+                                          scale_.data() + group * kBlockRows, 1);
     }
   }
 
@@ -126,8 +132,8 @@ class ChunkSolve {
 
 }  // namespace
 
-QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64_t tokens, const SolveOptions& options,
-                           ThreadPool& pool) {
+QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64_t tokens,
+                           const SolveOptions& options, ThreadPool& pool) {
   GRAMIAN_CHECK(factor.ok(), "solve_gptq without a factor");
   GRAMIAN_CHECK(tokens > 0, "solve_gptq without calibration tokens");
   const Grouping grouping = resolve_grouping(weight, options.grid);

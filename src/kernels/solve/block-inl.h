@@ -5,8 +5,8 @@
 
 typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
 
-// e and codes [columns][kBlockRows] out; loss [kBlockRows] is added to. Column j collects its updates when its turn comes,
-// with four accumulators in registers.
+// e and codes [columns][kBlockRows] out; loss [kBlockRows] is added to. Column j collects its updates when
+// its turn comes, with four accumulators in registers.
 GRAMIAN_TARGET inline void recursion(const SolveBlock& block, float* e, float* codes, float* loss) {
   constexpr int kVectors = 4;
   const Floats zero = {};
@@ -23,7 +23,8 @@ GRAMIAN_TARGET inline void recursion(const SolveBlock& block, float* e, float* c
         __builtin_memcpy(error, e + i * kBlockRows + first, sizeof error);
         for (int v = 0; v < kVectors; ++v) value[v] -= error[v] * upper[i];
       }
-      const int64_t group = (block.first_column + j) / block.group_size - block.first_column / block.group_size;
+      const int64_t group =
+          (block.first_column + j) / block.group_size - block.first_column / block.group_size;
       const bool counts = block.dead == nullptr || !block.dead[j];
       Floats scale[kVectors], sums[kVectors];
       __builtin_memcpy(scale, block.scale + group * kBlockRows + first, sizeof scale);
@@ -45,14 +46,15 @@ GRAMIAN_TARGET inline void recursion(const SolveBlock& block, float* e, float* c
   }
 }
 
-// A tile of kTile columns of U is one or half a cache line wide; its 128 lines lie in as many pages, so the next tile's
-// are asked for ahead of time.
+// A tile of kTile columns of U is one or half a cache line wide; its 128 lines lie in as many pages, so the
+// next tile's are asked for ahead of time.
 GRAMIAN_TARGET inline void update_trailing(const SolveBlock& block, const float* e) {
   constexpr int kTile = GRAMIAN_LANES == 16 ? 16 : 8;  // accumulators that fit the registers
   float* weights = block.weights + block.columns * kBlockRows;
   int64_t j = 0;
   for (; j + kTile <= block.trailing; j += kTile) {
-    for (int64_t i = 0; i < block.columns; ++i) __builtin_prefetch(block.right + i * block.right_stride + j + kTile);
+    for (int64_t i = 0; i < block.columns; ++i)
+      __builtin_prefetch(block.right + i * block.right_stride + j + kTile);
     for (int64_t first = 0; first < block.rows; first += GRAMIAN_LANES) {
       Floats sum[kTile] = {};
       const float* upper = block.right + j;

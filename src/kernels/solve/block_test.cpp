@@ -18,7 +18,8 @@ struct Case {
 
 class SolveBlockTest : public testing::TestWithParam<Case> {};
 
-// Every level gives the textbook loop's bits in codes, trailing weights and loss, and writes no code beyond its rows.
+// Every level gives the textbook loop's bits in codes, trailing weights and loss, and writes no code beyond
+// its rows.
 TEST_P(SolveBlockTest, MatchesTheTextbookLoopBitForBit) {
   const auto [rows, columns, trailing, group_size, first_column, with_dead] = GetParam();
   std::mt19937 random(static_cast<uint32_t>(rows * 1000 + columns));
@@ -27,7 +28,8 @@ TEST_P(SolveBlockTest, MatchesTheTextbookLoopBitForBit) {
   const int64_t codes_stride = columns + 3, right_stride = trailing + 5;
   std::vector<float> weights((columns + trailing) * kBlockRows), diagonal(columns * kBlockColumns);
   std::vector<float> scale(columns * kBlockRows), right(columns * right_stride);
-  for (int64_t i = 0; i < static_cast<int64_t>(weights.size()); ++i) weights[i] = i % kBlockRows < rows ? normal(random) : 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(weights.size()); ++i)
+    weights[i] = i % kBlockRows < rows ? normal(random) : 0;
   for (float& value : scale) value = 0.2f * uniform(random);
   for (float& value : right) value = 0.2f * normal(random);
   const auto dead = std::make_unique<bool[]>(columns);
@@ -38,10 +40,18 @@ TEST_P(SolveBlockTest, MatchesTheTextbookLoopBitForBit) {
   }
   std::vector<float> expected_weights = weights;
   std::vector<int8_t> expected_codes(rows * codes_stride, 99);
-  SolveBlock block = {.rows = rows, .columns = columns, .trailing = trailing, .weights = expected_weights.data(),
-                      .diagonal_t = diagonal.data(), .right = right.data(), .right_stride = right_stride,
-                      .scale = scale.data(), .first_column = first_column, .group_size = group_size,
-                      .dead = with_dead ? dead.get() : nullptr, .codes = expected_codes.data(),
+  SolveBlock block = {.rows = rows,
+                      .columns = columns,
+                      .trailing = trailing,
+                      .weights = expected_weights.data(),
+                      .diagonal_t = diagonal.data(),
+                      .right = right.data(),
+                      .right_stride = right_stride,
+                      .scale = scale.data(),
+                      .first_column = first_column,
+                      .group_size = group_size,
+                      .dead = with_dead ? dead.get() : nullptr,
+                      .codes = expected_codes.data(),
                       .codes_stride = codes_stride};
   const double expected_loss = solve_block_reference(block);
   EXPECT_GT(expected_loss, 0);
@@ -61,17 +71,19 @@ TEST_P(SolveBlockTest, MatchesTheTextbookLoopBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, SolveBlockTest,
-    testing::Values(Case{1, 1, 0, 1, 0, false}, Case{1, 128, 1, 128, 0, false}, Case{3, 2, 7, 1000, 128, true},
-                    Case{15, 17, 8, 4, 128, false}, Case{16, 127, 15, 32, 256, true}, Case{17, 128, 16, 96, 128, true},
-                    Case{33, 64, 17, 128, 384, false}, Case{63, 31, 100, 7, 5, true}, Case{64, 128, 129, 128, 128, true},
-                    Case{64, 128, 256, 1 << 20, 0, false}),
-    [](const testing::TestParamInfo<Case>& info) {
-      const Case& c = info.param;
-      return "rows" + std::to_string(c.rows) + "_columns" + std::to_string(c.columns) + "_trailing" +
-             std::to_string(c.trailing) + "_group" + std::to_string(c.group_size);
-    });
+INSTANTIATE_TEST_SUITE_P(Shapes, SolveBlockTest,
+                         testing::Values(Case{1, 1, 0, 1, 0, false}, Case{1, 128, 1, 128, 0, false},
+                                         Case{3, 2, 7, 1000, 128, true}, Case{15, 17, 8, 4, 128, false},
+                                         Case{16, 127, 15, 32, 256, true}, Case{17, 128, 16, 96, 128, true},
+                                         Case{33, 64, 17, 128, 384, false}, Case{63, 31, 100, 7, 5, true},
+                                         Case{64, 128, 129, 128, 128, true},
+                                         Case{64, 128, 256, 1 << 20, 0, false}),
+                         [](const testing::TestParamInfo<Case>& info) {
+                           const Case& c = info.param;
+                           return "rows" + std::to_string(c.rows) + "_columns" + std::to_string(c.columns) +
+                                  "_trailing" + std::to_string(c.trailing) + "_group" +
+                                  std::to_string(c.group_size);
+                         });
 
 // Three columns by hand, the last one behind the block: U = [[2, 1, 8], [0, 4, 16]], scale 1.
 // w = (0.75, 0.25, 5): q0 = 1, e0 = -1/8; w1 = 3/8, q1 = 0, e1 = 3/32; w2 = 5 - (-1 + 3/2) = 4.5.
@@ -85,9 +97,17 @@ TEST(SolveBlock, SmallCaseByHand) {
   diagonal[kBlockColumns + 1] = 4.0f;
   const float right[] = {8.0f, 16.0f};
   int8_t codes[2];
-  const double loss = solve_block({.rows = 1, .columns = 2, .trailing = 1, .weights = weights.data(),
-                                   .diagonal_t = diagonal.data(), .right = right, .right_stride = 1,
-                                   .scale = scale.data(), .group_size = 2, .codes = codes, .codes_stride = 2},
+  const double loss = solve_block({.rows = 1,
+                                   .columns = 2,
+                                   .trailing = 1,
+                                   .weights = weights.data(),
+                                   .diagonal_t = diagonal.data(),
+                                   .right = right,
+                                   .right_stride = 1,
+                                   .scale = scale.data(),
+                                   .group_size = 2,
+                                   .codes = codes,
+                                   .codes_stride = 2},
                                   detected_cpu_level());
   EXPECT_EQ(codes[0], 1);
   EXPECT_EQ(codes[1], 0);

@@ -1,5 +1,5 @@
-// x^p for a fixed p and 0 <= x < 4 as a table over the exponent times a polynomial over the mantissa: no logarithm, no
-// exponential, and the same bits at every vector width.
+// x^p for a fixed p and 0 <= x < 4 as a table over the exponent times a polynomial over the mantissa: no
+// logarithm, no exponential, and the same bits at every vector width.
 #pragma once
 
 namespace gramian {

@@ -1,8 +1,7 @@
-// The solver's hot spots. `times_libtorch`: how much faster than the same work as LibTorch operations, measured in the same
-// process on as many threads. Cases called tiny run in the test suite.
-#include <benchmark/benchmark.h>
-
+// The solver's hot spots. `times_libtorch`: how much faster than the same work as LibTorch operations,
+// measured in the same process on as many threads. Cases called tiny run in the test suite.
 #include <ATen/core/Tensor.h>
+#include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
@@ -43,7 +42,8 @@ at::Tensor libtorch_scales(const at::Tensor& x, double p) {
   at::Tensor scale = hi.mul(2).div(15);
   for (int i = 0; i < kGridCandidates; ++i) {
     const at::Tensor candidate = hi.mul(1.0 - i / 100.0).mul(2).div(15);
-    const at::Tensor error = x.div(candidate).round_().clamp_(-8, 7).mul_(candidate).sub_(x).abs_().pow_(p).sum(1, true);
+    const at::Tensor error =
+        x.div(candidate).round_().clamp_(-8, 7).mul_(candidate).sub_(x).abs_().pow_(p).sum(1, true);
     const at::Tensor better = error.lt(best);
     scale = candidate.where(better, scale);
     best = error.where(better, best);
@@ -62,7 +62,8 @@ void libtorch_block(at::Tensor weights, const at::Tensor& upper, const at::Tenso
     w.slice(1, i, kBlockColumns).sub_(error.mul(upper.slice(0, i, i + 1).slice(1, i, kBlockColumns)));
     errors.slice(1, i, i + 1).copy_(error);
   }
-  weights.slice(1, kBlockColumns, weights.size(1)).addmm_(errors, upper.slice(1, kBlockColumns, weights.size(1)), 1, -1);
+  weights.slice(1, kBlockColumns, weights.size(1))
+      .addmm_(errors, upper.slice(1, kBlockColumns, weights.size(1)), 1, -1);
 }
 
 void mse_grid(benchmark::State& state, int64_t rows, CpuLevel level) {
@@ -72,7 +73,8 @@ void mse_grid(benchmark::State& state, int64_t rows, CpuLevel level) {
   std::vector<float> scale(rows);
   const auto work = [&] { scaler.scales(x.const_data_ptr<float>(), 128, rows, 128, scale.data(), 1); };
   for (auto _ : state) work();
-  state.counters["weights/s"] = benchmark::Counter(static_cast<double>(rows * 128), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["weights/s"] =
+      benchmark::Counter(static_cast<double>(rows * 128), benchmark::Counter::kIsIterationInvariantRate);
   const double libtorch = seconds_of([&] { benchmark::DoNotOptimize(libtorch_scales(x, 2.4)); }, 2);
   state.counters["times_libtorch"] = libtorch / seconds_of(work, 3);
 }
@@ -90,25 +92,27 @@ void block(benchmark::State& state, int64_t rows, int64_t columns, CpuLevel leve
   std::vector<int8_t> codes(rows * kBlockColumns);
   const auto work = [&] {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      benchmark::DoNotOptimize(solve_block({.rows = kBlockRows,
-                                            .columns = kBlockColumns,
-                                            .trailing = columns - kBlockColumns,
-                                            .weights = weights.mutable_data_ptr<float>() + chunk * kBlockRows * columns,
-                                            .diagonal_t = diagonal_t.const_data_ptr<float>(),
-                                            .right = upper.const_data_ptr<float>() + kBlockColumns,
-                                            .right_stride = columns,
-                                            .scale = scale.const_data_ptr<float>() + chunk * kBlockRows,
-                                            .group_size = kBlockColumns,
-                                            .codes = codes.data() + chunk * kBlockRows * kBlockColumns,
-                                            .codes_stride = kBlockColumns},
-                                           level));
+      benchmark::DoNotOptimize(
+          solve_block({.rows = kBlockRows,
+                       .columns = kBlockColumns,
+                       .trailing = columns - kBlockColumns,
+                       .weights = weights.mutable_data_ptr<float>() + chunk * kBlockRows * columns,
+                       .diagonal_t = diagonal_t.const_data_ptr<float>(),
+                       .right = upper.const_data_ptr<float>() + kBlockColumns,
+                       .right_stride = columns,
+                       .scale = scale.const_data_ptr<float>() + chunk * kBlockRows,
+                       .group_size = kBlockColumns,
+                       .codes = codes.data() + chunk * kBlockRows * kBlockColumns,
+                       .codes_stride = kBlockColumns},
+                      level));
     }
   };
   for (auto _ : state) work();
   const double flops = 2.0 * static_cast<double>(rows) * kBlockColumns * (columns - kBlockColumns / 2.0);
   state.counters["FLOP/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
   at::Tensor copy = source.clone();
-  state.counters["times_libtorch"] = seconds_of([&] { libtorch_block(copy, upper, scale); }, 2) / seconds_of(work, 3);
+  state.counters["times_libtorch"] =
+      seconds_of([&] { libtorch_block(copy, upper, scale); }, 2) / seconds_of(work, 3);
 }
 
 at::Tensor hessian(int64_t columns) {
@@ -138,7 +142,8 @@ void gptq(benchmark::State& state, int64_t rows, int64_t columns, int threads) {
   const Factor factor = factorize(hessian(columns), 0.005, 0.001);
   SolveOptions options;
   for (auto _ : state) benchmark::DoNotOptimize(solve_gptq(weight, factor, 1000, options, pool).loss);
-  state.counters["weights/s"] = benchmark::Counter(static_cast<double>(rows * columns), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["weights/s"] =
+      benchmark::Counter(static_cast<double>(rows * columns), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void register_all() {
@@ -146,8 +151,9 @@ void register_all() {
     const auto level = static_cast<CpuLevel>(i);
     const std::string suffix = "/" + std::string(name(level));
     const auto add = [&](const std::string& label, auto function, auto... arguments) {
-      benchmark::RegisterBenchmark((label + suffix).c_str(), [=](benchmark::State& state) { function(state, arguments..., level); })
-          ->Unit(benchmark::kMillisecond);
+      benchmark::RegisterBenchmark((label + suffix).c_str(), [=](benchmark::State& state) {
+        function(state, arguments..., level);
+      })->Unit(benchmark::kMillisecond);
     };
     add("mse_grid/tiny_64x128", mse_grid, int64_t{64});
     add("mse_grid/4096x128", mse_grid, int64_t{4096});
@@ -158,7 +164,8 @@ void register_all() {
   for (const int threads : {1, 2}) {
     const std::string suffix = "/threads_" + std::to_string(threads);
     const auto add = [&](const std::string& label, auto function, auto... arguments) {
-      benchmark::RegisterBenchmark((label + suffix).c_str(), [=](benchmark::State& state) { function(state, arguments..., threads); })
+      benchmark::RegisterBenchmark((label + suffix).c_str(),
+                                   [=](benchmark::State& state) { function(state, arguments..., threads); })
           ->Unit(benchmark::kMillisecond)
           ->UseRealTime();
     };
