@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/interrupt.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -64,6 +65,7 @@ EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::v
     const size_t end = std::min(begin + static_cast<size_t>(options.batch), usable.size());
     const std::vector<TokenRow> batch(usable.begin() + static_cast<int64_t>(begin),
                                       usable.begin() + static_cast<int64_t>(end));
+    throw_if_interrupted();
     const at::Tensor ids = model.model().pack_rows(batch);
     const at::Tensor states = model.states(batch);
     const at::Tensor reference_states = reference != nullptr ? reference->states(batch) : at::Tensor();
