@@ -5,8 +5,8 @@
 namespace gramian::tokenizer {
 namespace {
 
-// nlohmann's parser lets the last of two equal keys win, so the keys of each open object are counted and compared with
-// the size of the finished object.
+// nlohmann's parser lets the last of two equal keys win, so the keys of each open object are counted and
+// compared with the size of the finished object.
 class DuplicateKeys {
  public:
   explicit DuplicateKeys(std::string where) : where_(std::move(where)) {}
@@ -40,9 +40,11 @@ class DuplicateKeys {
 Json parse(const std::string& text, const std::string& where) {
   DuplicateKeys duplicates(where);
   try {
-    return Json::parse(text, [&](int, Json::parse_event_t event, Json& parsed) { return duplicates(event, parsed); });
+    return Json::parse(
+        text, [&](int, Json::parse_event_t event, Json& parsed) { return duplicates(event, parsed); });
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::corrupt_data, where, str("not valid JSON: ", error.what()), "download the file again");
+    throw Error(ErrorKind::corrupt_data, where, str("not valid JSON: ", error.what()),
+                "download the file again");
   }
 }
 
@@ -59,7 +61,8 @@ std::vector<JsonNode> JsonNode::items() const {
   require_array();
   std::vector<JsonNode> nodes;
   nodes.reserve(value_->size());
-  for (size_t i = 0; i < value_->size(); ++i) nodes.emplace_back(&(*value_)[i], file_, str(path_, "[", i, "]"));
+  for (size_t i = 0; i < value_->size(); ++i)
+    nodes.emplace_back(&(*value_)[i], file_, str(path_, "[", i, "]"));
   return nodes;
 }
 
