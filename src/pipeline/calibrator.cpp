@@ -15,6 +15,7 @@ namespace gramian {
 Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options)
     : model_(model), options_(options) {
   GRAMIAN_CHECK(options.batch > 0 && options.lanes > 0 && !rows.empty(), "nothing to calibrate on");
+  const tensor::InferenceScope inference;
   for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(begin + static_cast<size_t>(options.batch), rows.size());
     const std::vector<TokenRow> batch(rows.begin() + static_cast<int64_t>(begin), rows.begin() + static_cast<int64_t>(end));
@@ -64,6 +65,8 @@ void Calibrator::on_lanes(const std::function<void(int, size_t)>& work) {
 }
 
 void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& solve) {
+  // Lanes run in inference mode, so their tensors may only be changed in it.
+  const tensor::InferenceScope inference;
   const ModuleTree names = model_.module_names(index);
   std::vector<std::unique_ptr<Execution>> executions;
   for (size_t b = 0; b < hidden_.size(); ++b) {
