@@ -10,9 +10,13 @@
 namespace gramian {
 namespace {
 
-// Columns per tile: large enough for matrix products at full speed, small enough that the work inside the diagonal tiles
-// (LAPACK, half as fast) does not count.
+// Columns per tile: large enough for matrix products at full speed, small enough that the work inside the
+// diagonal tiles (LAPACK, half as fast) does not count.
 constexpr int64_t kTile = 256;
+
+// Up to here U is computed in float64 and rounded once, so its bytes do not depend on the BLAS or on the
+// number of threads and rank-deficient matrices lose no digits. Beyond, twice the time and memory would tell.
+constexpr int64_t kDoubleColumns = 2048;
 
 // The columns of tile `index`; the first tile takes what is left, since the work starts at the end.
 struct Tiling {
@@ -33,15 +37,16 @@ struct Tiling {
 
 at::Tensor flipped(const at::Tensor& matrix) { return matrix.flip({0, 1}); }
 
-// Overwrites the upper triangle of `a` (symmetric; the lower one is not read) by R, upper triangular, R Rᵀ = a, with the
-// diagonal tiles replaced by their inverses, tile columns from last to first. False when `a` is not positive definite.
+// Overwrites the upper triangle of `a` (symmetric; the lower one is not read) by R, upper triangular, R Rᵀ =
+// a, with the diagonal tiles replaced by their inverses, tile columns from last to first. False when `a` is
+// not positive definite.
 bool reverse_cholesky(const at::Tensor& a, const Tiling& tiles) {
   for (int64_t k = tiles.count() - 1; k >= 0; --k) {
     const at::Tensor diagonal = tiles.tile(a, k, k);
     // A flipped upper triangle is a lower one: the part LAPACK reads.
     const auto lower = tensor::cholesky(flipped(diagonal));
     if (!lower) return false;
-    const at::Tensor identity = tensor::zeros(diagonal.sizes(), at::kFloat).fill_diagonal_(1);
+    const at::Tensor identity = tensor::zeros(diagonal.sizes(), a.scalar_type()).fill_diagonal_(1);
     const at::Tensor inverse = tensor::solve_triangular(flipped(*lower), identity, true);
     diagonal.copy_(inverse);
     if (k == 0) break;
@@ -54,13 +59,14 @@ bool reverse_cholesky(const at::Tensor& a, const Tiling& tiles) {
   return true;
 }
 
-// Completes the inverse: tile columns from first to last, U_ik = -(Σ_{i<=m<k} U_im R_mk) U_kk. Row i reads rows i .. k-1 of
-// the panel only, so it may overwrite its own.
+// Completes the inverse: tile columns from first to last, U_ik = -(Σ_{i<=m<k} U_im R_mk) U_kk. Row i reads
+// rows i .. k-1 of the panel only, so it may overwrite its own.
 void invert_upper(const at::Tensor& r, const Tiling& tiles) {
   for (int64_t k = 1; k < tiles.count(); ++k) {
     const at::Tensor diagonal = tiles.tile(r, k, k);
     for (int64_t i = 0; i < k; ++i) {
-      const at::Tensor row = r.slice(0, tiles.edges[i], tiles.edges[i + 1]).slice(1, tiles.edges[i], tiles.edges[k]);
+      const at::Tensor row =
+          r.slice(0, tiles.edges[i], tiles.edges[i + 1]).slice(1, tiles.edges[i], tiles.edges[k]);
       tiles.tile(r, i, k).copy_(row.matmul(tiles.span(r, i, k, k)));
     }
     const at::Tensor panel = tiles.span(r, 0, k, k);
@@ -69,24 +75,40 @@ void invert_upper(const at::Tensor& r, const Tiling& tiles) {
   r.triu_();
 }
 
-// U for hessian with `diagonal` + lambda on its diagonal; undefined when the matrix does not factor.
-at::Tensor factor_once(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda, bool with_inverse) {
+at::Tensor damped(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda) {
   at::Tensor work = hessian.clone();
   work.diagonal().copy_(diagonal.add(lambda));
+  return work;
+}
+
+// U for `hessian` with `diagonal` + lambda on its diagonal; undefined when that does not factor. Whether it
+// factors is decided in fp32 in any case, as the peer does.
+at::Tensor factor_once(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda) {
+  at::Tensor work = damped(hessian, diagonal, lambda);
   const Tiling tiles(work.size(0));
   if (!reverse_cholesky(work, tiles)) return {};
-  if (!with_inverse) return work;
+  if (work.size(0) <= kDoubleColumns) {
+    work = damped(hessian, diagonal, lambda).to(at::kDouble);
+    if (!reverse_cholesky(work, tiles)) return {};
+  }
   invert_upper(work, tiles);
+  work = work.to(at::kFloat);
   // One NaN or infinity anywhere shows in its row's sum.
   if (!work.abs().sum(1).isfinite().all().item<bool>()) return {};
   return work;
+}
+
+bool factors(const at::Tensor& hessian, const at::Tensor& diagonal, float lambda) {
+  const at::Tensor work = damped(hessian, diagonal, lambda);
+  return reverse_cholesky(work, Tiling(work.size(0)));
 }
 
 // damp, damp + step, ... below 1, each by one more addition in double, as the peer builds its list.
 std::vector<double> damp_candidates(double damp, double step) {
   std::vector<double> candidates = {damp};
   if (!(step > 0)) return candidates;
-  for (double next = damp + step; next < 1.0 && candidates.size() < 100000; next += step) candidates.push_back(next);
+  for (double next = damp + step; next < 1.0 && candidates.size() < 100000; next += step)
+    candidates.push_back(next);
   return candidates;
 }
 
@@ -101,21 +123,21 @@ struct Ladder {
     const auto lambda = [&](size_t i) { return static_cast<float>(candidates[i]) * mean; };
     const auto accept = [&](size_t i) {
       ++result.attempts;
-      result.upper = factor_once(hessian, diagonal, lambda(i), true);
+      result.upper = factor_once(hessian, diagonal, lambda(i));
       if (result.upper.defined()) result.damp = lambda(i);
       return result.upper.defined();
     };
     if (accept(0)) return true;
     if (candidates.size() == 1) return false;
-    const auto factors = [&](size_t i) {
+    const auto good_at = [&](size_t i) {
       ++result.attempts;
-      return factor_once(hessian, diagonal, lambda(i), false).defined();
+      return factors(hessian, diagonal, lambda(i));
     };
     size_t failed = 0, good = candidates.size() - 1;
-    if (!factors(good)) return false;
+    if (!good_at(good)) return false;
     while (good - failed > 1) {
       const size_t middle = failed + (good - failed) / 2;
-      (factors(middle) ? good : failed) = middle;
+      (good_at(middle) ? good : failed) = middle;
     }
     // A factor whose inverse overflows: more damping.
     while (good < candidates.size()) {
@@ -132,12 +154,14 @@ Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_ste
     throw Error(ErrorKind::internal, "Hessian", "expected a square matrix");
   }
   if (!(damp_percent >= 0 && damp_percent < 1) || !(damp_step >= 0)) {
-    throw Error(ErrorKind::invalid_argument, "damp", str("damp_percent ", damp_percent, ", damp_step ", damp_step),
+    throw Error(ErrorKind::invalid_argument, "damp",
+                str("damp_percent ", damp_percent, ", damp_step ", damp_step),
                 "use 0 <= damp_percent < 1 and damp_step >= 0");
   }
   const at::Tensor h = hessian.to(at::kFloat).contiguous();
   if (!h.abs().sum(1).isfinite().all().item<bool>() && !h.isfinite().all().item<bool>()) {
-    throw Error(ErrorKind::numerical, "Hessian", "holds NaN or infinite entries", "check the calibration data");
+    throw Error(ErrorKind::numerical, "Hessian", "holds NaN or infinite entries",
+                "check the calibration data");
   }
   Factor result;
   at::Tensor diagonal = h.diagonal().clone();

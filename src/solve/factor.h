@@ -17,9 +17,10 @@ struct Factor {
 };
 
 // hessian: f32 [K, K], symmetric, finite (throws numerical otherwise); not modified.
-// λ = d · mean(diag), the mean taken after dead columns were set to 1, d = damp_percent first; when that fails, the smallest
-// of damp_percent + i · damp_step < 1 that factors (found by bisection, assuming more damping never hurts); then, with the
-// diagonal raised by 1e-6 · max|diag| · 10^(a-1), a = 1..6, the same again. See docs/design.md section 4 for R and U.
+// λ = d · mean(diag), the mean taken after dead columns were set to 1, d = damp_percent first; when that
+// fails, the smallest of damp_percent + i · damp_step < 1 that factors (found by bisection, assuming more
+// damping never hurts); then, with the diagonal raised by 1e-6 · max|diag| · 10^(a-1), a = 1..6, the same
+// again. U = R⁻¹ with H + λI = R Rᵀ, R upper triangular, in float64 for K up to 2048.
 Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_step);
 
 }  // namespace gramian

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "base/error.h"
@@ -12,137 +11,165 @@
 namespace gramian {
 namespace {
 
-// One solve. Weights, codes, scales and errors lie transposed ([columns][rows]), as the block kernel wants them.
-class GptqSolve {
+// What all chunks of rows share, read-only.
+struct Plan {
+  Grouping grouping;
+  SolveOptions options;
+  GridScaler scaler;
+  CpuLevel level;
+  at::Tensor weight;  // f32 [N, K]
+  at::Tensor upper;   // f32 [K, K]
+  at::Tensor
+      diagonal;     // f32 [blocks, kBlockColumns, kBlockColumns]: the factor's diagonal blocks, transposed
+  at::Tensor dead;  // bool [K]
+};
+
+// The block kernel walks down columns of U's diagonal blocks: K·128 floats in one piece instead of a page per
+// element.
+at::Tensor transposed_diagonal(const at::Tensor& upper) {
+  const int64_t columns = upper.size(0);
+  const int64_t blocks = (columns + kBlockColumns - 1) / kBlockColumns;
+  const at::Tensor result = tensor::zeros({blocks, kBlockColumns, kBlockColumns}, at::kFloat);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t begin = block * kBlockColumns;
+    const int64_t end = std::min(begin + kBlockColumns, columns);
+    result.select(0, block)
+        .slice(0, 0, end - begin)
+        .slice(1, 0, end - begin)
+        .copy_(upper.slice(0, begin, end).slice(1, begin, end).t());
+  }
+  return result;
+}
+
+// One chunk of rows, from first column to last. Rows are independent given U, so chunks are tasks that share
+// nothing.
+class ChunkSolve {
  public:
-  GptqSolve(const at::Tensor& weight, const Factor& factor, const SolveOptions& options, ThreadPool& pool)
-      : grouping_(resolve_grouping(weight, options.grid)),
-        options_(options),
-        pool_(pool),
-        scaler_(grouping_.rule, cpu_level()),
-        upper_(factor.upper),
-        dead_(factor.dead.to(at::kCPU).contiguous()),
-        weights_(finite_weight(weight.t())),
-        codes_(tensor::empty({columns(), rows()}, at::kChar)),
-        scale_(tensor::empty({grouping_.groups(), rows()}, at::kFloat)),
-        chunks_((rows() + kBlockRows - 1) / kBlockRows),
-        zero_groups_(chunks_),
-        losses_(chunks_) {
-    // finite_weight may return the caller's own memory.
-    if (weights_.const_data_ptr() == weight.const_data_ptr()) weights_ = weights_.clone();
+  // codes int8 [N, K] and scale f32 [N, groups] of the whole result; this chunk writes its rows.
+  ChunkSolve(const Plan& plan, int64_t first_row, int8_t* codes, float* scale)
+      : plan_(plan),
+        columns_(plan.grouping.columns),
+        group_size_(plan.grouping.group_size),
+        groups_(plan.grouping.groups()),
+        rows_(std::min(kBlockRows, plan.grouping.rows - first_row)),
+        codes_(codes + first_row * columns_),
+        scale_out_(scale + first_row * groups_),
+        dead_(plan.dead.const_data_ptr<bool>()),
+        weights_(columns_ * kBlockRows),
+        scale_(groups_ * kBlockRows, 1.0f),
+        slab_(group_size_ * kBlockRows) {
+    const float* source = plan.weight.const_data_ptr<float>() + first_row * columns_;
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t j = 0; j < columns_; ++j) weights_[j * kBlockRows + r] = source[r * columns_ + j];
+    }
   }
 
-  QuantizedLinear run(int64_t tokens) {
-    if (grouping_.per_row) find_scales(0, 1);
-    if (options_.clear_dead_columns) weights_.masked_fill_(dead_.unsqueeze(1), 0);
-    if (!grouping_.per_row && options_.static_groups) find_scales(0, grouping_.groups());
-    for (int64_t begin = 0; begin < columns(); begin += kBlockColumns) {
-      solve_columns(begin, std::min(begin + kBlockColumns, columns()));
+  void run() {
+    const bool per_row = plan_.grouping.per_row;
+    if (per_row) find_scales(0, 1);
+    if (plan_.options.clear_dead_columns) {
+      for (int64_t j = 0; j < columns_; ++j) {
+        if (dead_[j]) std::fill_n(weights_.begin() + j * kBlockRows, kBlockRows, 0.0f);
+      }
     }
-    QuantizedLinear result;
-    result.codes = codes_.t().contiguous();
-    result.scale = scale_.t().contiguous();
-    result.group_size = grouping_.group_size;
-    result.loss = 0;
-    for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-      result.loss += losses_[chunk];
-      result.zero_groups += zero_groups_[chunk];
+    if (!per_row && plan_.options.static_groups) find_scales(0, groups_);
+    const float* upper = plan_.upper.const_data_ptr<float>();
+    for (int64_t begin = 0; begin < columns_; begin += kBlockColumns) {
+      const int64_t end = std::min(begin + kBlockColumns, columns_);
+      // Groups that start inside the block see the weights as the finished blocks left them.
+      if (!per_row && !plan_.options.static_groups) {
+        find_scales((begin + group_size_ - 1) / group_size_, (end + group_size_ - 1) / group_size_);
+      }
+      loss_ += solve_block({.rows = rows_,
+                            .columns = end - begin,
+                            .trailing = columns_ - end,
+                            .weights = weights_.data() + begin * kBlockRows,
+                            .diagonal_t = plan_.diagonal.const_data_ptr<float>() + begin * kBlockColumns,
+                            .right = upper + begin * columns_ + end,
+                            .right_stride = columns_,
+                            .scale = scale_.data() + begin / group_size_ * kBlockRows,
+                            .first_column = begin,
+                            .group_size = group_size_,
+                            .dead = dead_ + begin,
+                            .code_min = plan_.grouping.rule.code_min(),
+                            .code_max = plan_.grouping.rule.code_max(),
+                            .codes = codes_ + begin,
+                            .codes_stride = columns_},
+                           plan_.level);
     }
-    result.loss /= static_cast<double>(tokens);
-    result.dead_columns = dead_.sum().item<int64_t>();
-    check_scales(result.scale);
-    return result;
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t g = 0; g < groups_; ++g) scale_out_[r * groups_ + g] = scale_[g * kBlockRows + r];
+    }
   }
+
+  double loss() const noexcept { return loss_; }
+  int64_t zero_groups() const noexcept { return zero_groups_; }
 
  private:
-  int64_t rows() const { return grouping_.rows; }
-  int64_t columns() const { return grouping_.columns; }
-  int64_t chunk_rows(int64_t chunk) const { return std::min(kBlockRows, rows() - chunk * kBlockRows); }
-
   // Scales of groups [from, to) from the weights as they are now.
   void find_scales(int64_t from, int64_t to) {
-    if (from >= to) return;
-    const float* weights = weights_.const_data_ptr<float>();
-    float* scale = scale_.mutable_data_ptr<float>();
-    pool_.run(chunks_, [&](int64_t chunk) {
-      const int64_t first = chunk * kBlockRows;
-      std::vector<float> slab(kBlockRows * grouping_.group_size);
-      for (int64_t group = from; group < to; ++group) {
-        for (int64_t j = 0; j < grouping_.group_size; ++j) {
-          const float* column = weights + (group * grouping_.group_size + j) * rows() + first;
-          for (int64_t r = 0; r < chunk_rows(chunk); ++r) slab[r * grouping_.group_size + j] = column[r];
-        }
-        zero_groups_[chunk] += scaler_.scales(slab.data(), grouping_.group_size, chunk_rows(chunk), grouping_.group_size,
-                                              scale + group * rows() + first, 1);
+    for (int64_t group = from; group < to; ++group) {
+      const float* column = weights_.data() + group * group_size_ * kBlockRows;
+      for (int64_t r = 0; r < rows_; ++r) {
+        for (int64_t j = 0; j < group_size_; ++j) slab_[r * group_size_ + j] = column[j * kBlockRows + r];
       }
-    });
-  }
-
-  void solve_columns(int64_t begin, int64_t end) {
-    // Groups that start inside the block see the weights as the finished blocks left them.
-    if (!grouping_.per_row && !options_.static_groups) {
-      const int64_t size = grouping_.group_size;
-      find_scales((begin + size - 1) / size, (end + size - 1) / size);
-    }
-    const int64_t width = end - begin;
-    const at::Tensor rows_of_factor = upper_.slice(0, begin, end);
-    const at::Tensor upper_t = tensor::zeros({width, kBlockColumns}, at::kFloat);
-    upper_t.slice(1, 0, width).copy_(rows_of_factor.slice(1, begin, end).t());
-    const at::Tensor errors = tensor::empty({width, rows()}, at::kFloat);
-    const SolveBlock all = {
-        .columns = width,
-        .stride = rows(),
-        .weights = weights_.const_data_ptr<float>() + begin * rows(),
-        .upper_t = upper_t.const_data_ptr<float>(),
-        .scale = scale_.const_data_ptr<float>() + begin / grouping_.group_size * rows(),
-        .first_column = begin,
-        .group_size = grouping_.group_size,
-        .dead = dead_.const_data_ptr<bool>() + begin,
-        .code_min = grouping_.rule.code_min(),
-        .code_max = grouping_.rule.code_max(),
-        .codes = codes_.mutable_data_ptr<int8_t>() + begin * rows(),
-        .errors = errors.mutable_data_ptr<float>(),
-    };
-    pool_.run(chunks_, [&](int64_t chunk) {
-      SolveBlock block = all;
-      const int64_t first = chunk * kBlockRows;
-      block.rows = chunk_rows(chunk);
-      block.weights += first;
-      block.scale += first;
-      block.codes += first;
-      block.errors += first;
-      losses_[chunk] += solve_block(block, cpu_level());
-    });
-    if (end < columns()) {
-      weights_.slice(0, end, columns()).addmm_(rows_of_factor.slice(1, end, columns()).t(), errors, 1, -1);
+      zero_groups_ += plan_.scaler.scales(slab_.data(), group_size_, rows_, group_size_,
+                                          scale_.data() + group * kBlockRows, 1);
     }
   }
 
-  Grouping grouping_;
-  SolveOptions options_;
-  ThreadPool& pool_;
-  GridScaler scaler_;
-  at::Tensor upper_;    // f32 [K, K]
-  at::Tensor dead_;     // bool [K]
-  at::Tensor weights_;  // f32 [K, N]
-  at::Tensor codes_;    // int8 [K, N]
-  at::Tensor scale_;    // f32 [groups, N]
-  int64_t chunks_;
-  // Per chunk of rows, summed in chunk order.
-  std::vector<int64_t> zero_groups_;
-  std::vector<double> losses_;
+  const Plan& plan_;
+  int64_t columns_, group_size_, groups_, rows_;
+  int8_t* codes_;
+  float* scale_out_;
+  const bool* dead_;
+  std::vector<float> weights_;  // [K][kBlockRows]
+  std::vector<float> scale_;    // [groups][kBlockRows]; 1 in the lanes beyond the rows
+  std::vector<float> slab_;     // [kBlockRows][group_size]
+  double loss_ = 0;
+  int64_t zero_groups_ = 0;
 };
 
 }  // namespace
 
-QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64_t tokens, const SolveOptions& options,
-                           ThreadPool& pool) {
+QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64_t tokens,
+                           const SolveOptions& options, ThreadPool& pool) {
   GRAMIAN_CHECK(factor.ok(), "solve_gptq without a factor");
   GRAMIAN_CHECK(tokens > 0, "solve_gptq without calibration tokens");
-  GRAMIAN_CHECK(weight.dim() == 2 && weight.size(1) == factor.upper.size(0), "weight and Hessian differ in columns");
-  QuantizedLinear result = GptqSolve(weight, factor, options, pool).run(tokens);
+  const Grouping grouping = resolve_grouping(weight, options.grid);
+  GRAMIAN_CHECK(grouping.columns == factor.upper.size(0), "weight and Hessian differ in columns");
+  const Plan plan = {grouping,
+                     options,
+                     GridScaler(grouping.rule, cpu_level()),
+                     cpu_level(),
+                     finite_weight(weight),
+                     factor.upper.contiguous(),
+                     transposed_diagonal(factor.upper),
+                     factor.dead.contiguous()};
+  QuantizedLinear result;
+  result.group_size = grouping.group_size;
+  result.codes = tensor::empty({grouping.rows, grouping.columns}, at::kChar);
+  result.scale = tensor::empty({grouping.rows, grouping.groups()}, at::kFloat);
+  auto* codes = result.codes.mutable_data_ptr<int8_t>();
+  auto* scale = result.scale.mutable_data_ptr<float>();
+  const int64_t chunks = (grouping.rows + kBlockRows - 1) / kBlockRows;
+  std::vector<double> losses(chunks);
+  std::vector<int64_t> zero_groups(chunks);
+  pool.run(chunks, [&](int64_t chunk) {
+    ChunkSolve solve(plan, chunk * kBlockRows, codes, scale);
+    solve.run();
+    losses[chunk] = solve.loss();
+    zero_groups[chunk] = solve.zero_groups();
+  });
+  result.loss = 0;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    result.loss += losses[chunk] / static_cast<double>(tokens);
+    result.zero_groups += zero_groups[chunk];
+  }
   result.damp = factor.damp;
   result.damp_attempts = factor.attempts;
+  result.dead_columns = factor.dead.sum().item<int64_t>();
+  check_scales(result.scale);
   return result;
 }
 

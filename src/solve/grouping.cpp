@@ -6,8 +6,9 @@ namespace gramian {
 
 Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid) {
   if (weight.dim() != 2 || weight.numel() == 0 || !weight.is_floating_point()) {
-    throw Error(ErrorKind::invalid_argument, "weight", str("expected a float matrix, found ", weight.dim(), " dimensions and ",
-                                                           weight.numel(), " elements of ", weight.dtype().name()));
+    throw Error(ErrorKind::invalid_argument, "weight",
+                str("expected a float matrix, found ", weight.dim(), " dimensions and ", weight.numel(),
+                    " elements of ", weight.dtype().name()));
   }
   Grouping grouping;
   grouping.rows = weight.size(0);
@@ -19,7 +20,8 @@ Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid) {
                 str(grid.group_size, " does not divide the ", grouping.columns, " input features"),
                 "use -1 for one scale per row");
   }
-  grouping.rule = {.bits = 4, .grouped = !grouping.per_row, .one_sided = grid.one_sided_range, .mse = grid.mse};
+  grouping.rule = {
+      .bits = 4, .grouped = !grouping.per_row, .one_sided = grid.one_sided_range, .mse = grid.mse};
   return grouping;
 }
 

@@ -19,7 +19,8 @@ struct Grouping {
   int64_t groups() const noexcept { return columns / group_size; }
 };
 
-// Throws invalid_argument for a weight that is not a float matrix and for a group size that does not divide K.
+// Throws invalid_argument for a weight that is not a float matrix and for a group size that does not divide
+// K.
 Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid);
 // The weight in fp32, contiguous. Throws numerical when an entry is not finite.
 at::Tensor finite_weight(const at::Tensor& weight);

@@ -14,7 +14,8 @@ struct GridOptions {
   int64_t group_size = 128;
   // Exponent of the error norm of the scale search; 0 takes the scale from the largest magnitude.
   double mse = 2.4;
-  // GPT-QModel 7.7.0's one-sided range for groups without negative entries, instead of the full symmetric range.
+  // GPT-QModel 7.7.0's one-sided range for groups without negative entries, instead of the full symmetric
+  // range.
   bool one_sided_range = false;
 };
 
@@ -33,9 +34,10 @@ struct QuantizedLinear {
   at::Tensor codes;        // int8 [N, K], signed: -8..7 grouped, -7..7 per row
   at::Tensor scale;        // f32 [N, K / group_size]
   int64_t group_size = 0;  // resolved: K for one scale per row
-  // Σ (w - q)² / (2 U_kk²) over all weights, divided by the number of token rows; NaN where no Hessian was used.
+  // Σ (w - q)² / (2 U_kk²) over all weights, divided by the number of token rows; NaN where no Hessian was
+  // used.
   double loss = std::numeric_limits<double>::quiet_NaN();
-  double damp = 0;         // absolute λ added to the diagonal
+  double damp = 0;  // absolute λ added to the diagonal
   int damp_attempts = 0;
   int64_t dead_columns = 0;
   int64_t zero_groups = 0;  // groups (rows for one scale per row) whose weights are all zero

@@ -28,11 +28,13 @@ QuantizedLinear solve_rtn(const at::Tensor& weight, const GridOptions& grid, Thr
     const int64_t last = std::min(first + kRows, grouping.rows);
     for (int64_t group = 0; group < grouping.groups(); ++group) {
       const int64_t column = group * grouping.group_size;
-      zero_groups[chunk] += scaler.scales(values + first * grouping.columns + column, grouping.columns, last - first,
-                                          grouping.group_size, scale + first * grouping.groups() + group, grouping.groups());
+      zero_groups[chunk] +=
+          scaler.scales(values + first * grouping.columns + column, grouping.columns, last - first,
+                        grouping.group_size, scale + first * grouping.groups() + group, grouping.groups());
       for (int64_t row = first; row < last; ++row) {
-        quantize(values + row * grouping.columns + column, grouping.group_size, scale[row * grouping.groups() + group],
-                 grouping.rule, codes + row * grouping.columns + column);
+        quantize(values + row * grouping.columns + column, grouping.group_size,
+                 scale[row * grouping.groups() + group], grouping.rule,
+                 codes + row * grouping.columns + column);
       }
     }
   });

@@ -12,10 +12,11 @@ namespace gramian {
 // weight: [N, K] of any float type. Plain rounding on the grid; needs no statistics.
 QuantizedLinear solve_rtn(const at::Tensor& weight, const GridOptions& grid, ThreadPool& pool);
 
-// GPTQ (Frantar et al. 2022) as QQQ runs it: columns in natural order, blocks of 128, scales of a group taken from the
-// weights that already carry the errors of finished blocks. `factor` of the modules' common input may be shared by all
-// its readers; `tokens` > 0 is the number of token rows behind it. factor.ok() must hold.
-QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64_t tokens, const SolveOptions& options,
-                           ThreadPool& pool);
+// GPTQ (Frantar et al. 2022) as QQQ runs it: columns in natural order, blocks of 128, scales of a group taken
+// from the weights that already carry the errors of finished blocks. `factor` of the modules' common input
+// may be shared by all its readers; `tokens` > 0 is the number of token rows behind it. factor.ok() must
+// hold.
+QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64_t tokens,
+                           const SolveOptions& options, ThreadPool& pool);
 
 }  // namespace gramian

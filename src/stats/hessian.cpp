@@ -13,8 +13,8 @@
 namespace gramian {
 namespace {
 
-// Width of the column blocks of the lower triangle. The blocks on the diagonal are computed in full: narrower saves more of
-// the product, wider multiplies faster.
+// Width of the column blocks of the lower triangle. The blocks on the diagonal are computed in full: narrower
+// saves more of the product, wider multiplies faster.
 constexpr int64_t kBlock = 512;
 constexpr int64_t kChunkRows = 2048;
 constexpr int64_t kChunkBytes = 32 << 20;  // of widened rows
@@ -40,7 +40,9 @@ void add_lower(const at::Tensor& partial, const at::Tensor& x) {
   const int64_t columns = x.size(1);
   for (int64_t begin = 0; begin < columns; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, columns);
-    partial.slice(0, begin, columns).slice(1, begin, end).addmm_(x.slice(1, begin, columns).t(), x.slice(1, begin, end));
+    partial.slice(0, begin, columns)
+        .slice(1, begin, end)
+        .addmm_(x.slice(1, begin, columns).t(), x.slice(1, begin, end));
   }
 }
 
@@ -50,7 +52,9 @@ void mirror_lower(const at::Tensor& matrix) {
     const int64_t end = std::min(begin + kBlock, columns);
     const at::Tensor diagonal = matrix.slice(0, begin, end).slice(1, begin, end);
     diagonal.copy_(diagonal.tril().add_(diagonal.tril(-1).t()));
-    matrix.slice(0, begin, end).slice(1, end, columns).copy_(matrix.slice(0, end, columns).slice(1, begin, end).t());
+    matrix.slice(0, begin, end)
+        .slice(1, end, columns)
+        .copy_(matrix.slice(0, end, columns).slice(1, begin, end).t());
   }
 }
 
@@ -81,14 +85,16 @@ void HessianAccumulator::add(int lane_index, const at::Tensor& rows) {
   const int64_t columns = state_->columns;
   if (rows.dim() < 1 || rows.size(-1) != columns || !rows.is_floating_point()) {
     throw Error(ErrorKind::invalid_argument, "calibration input",
-                str("expected float rows of ", columns, " features, found ", rows.dim() < 1 ? 0 : rows.size(-1), " of ",
-                    rows.dtype().name()));
+                str("expected float rows of ", columns, " features, found ",
+                    rows.dim() < 1 ? 0 : rows.size(-1), " of ", rows.dtype().name()));
   }
   if (rows.numel() == 0) return;
   const at::Tensor flat = rows.reshape({-1, columns});
   const int64_t count = flat.size(0);
   const int64_t step = chunk_rows(columns);
-  const auto chunk = [&](int64_t begin) { return flat.slice(0, begin, std::min(begin + step, count)).to(at::kFloat); };
+  const auto chunk = [&](int64_t begin) {
+    return flat.slice(0, begin, std::min(begin + step, count)).to(at::kFloat);
+  };
   for (int64_t begin = 0; begin < count; begin += step) check_finite(chunk(begin), begin, flat);
 
   Lane& lane = state_->lanes[lane_index];
@@ -113,7 +119,8 @@ at::Tensor HessianAccumulator::merge() {
     added += std::exchange(lane.tokens, 0);
   }
   if (!sum.defined()) {
-    if (!state_->merged.defined()) state_->merged = tensor::zeros({state_->columns, state_->columns}, at::kFloat);
+    if (!state_->merged.defined())
+      state_->merged = tensor::zeros({state_->columns, state_->columns}, at::kFloat);
     return state_->merged;
   }
   const int64_t before = state_->merged_tokens;

@@ -21,8 +21,10 @@ double proxy_of(const QuantizedLinear& q, const at::Tensor& weight, const at::Te
   return proxy(weight, q.codes, q.scale, q.group_size, h);
 }
 
-// Per-row GPTQ in plain loops over float64, one block of columns at most, given scales: an independent formulation.
-at::Tensor plain_codes(const at::Tensor& weight, const at::Tensor& upper, const at::Tensor& scale, int64_t group_size, double lo) {
+// Per-row GPTQ in plain loops over float64, one block of columns at most, given scales: an independent
+// formulation.
+at::Tensor plain_codes(const at::Tensor& weight, const at::Tensor& upper, const at::Tensor& scale,
+                       int64_t group_size, double lo) {
   at::Tensor w = weight.to(at::kDouble).clone();
   const at::Tensor u = upper.to(at::kDouble);
   const at::Tensor codes = tensor::zeros(weight.sizes(), at::kChar);
@@ -43,7 +45,8 @@ struct Shape {
 TEST(Gptq, FollowsThePlainAlgorithm) {
   ThreadPool pool(2);
   for (const auto [rows, columns, group_size] :
-       {Shape{5, 40, -1}, Shape{70, 128, 128}, Shape{33, 300, -1}, Shape{64, 256, 128}, Shape{9, 320, 32}, Shape{130, 288, 96}}) {
+       {Shape{5, 40, -1}, Shape{70, 128, 128}, Shape{33, 300, -1}, Shape{64, 256, 128}, Shape{9, 320, 32},
+        Shape{130, 288, 96}}) {
     const at::Tensor weight = noise(rows, columns, 10);
     const at::Tensor h = hessian(columns, 3 * columns, 11);
     const Factor factor = factorize(h, 0.01, 0.001);
@@ -53,7 +56,8 @@ TEST(Gptq, FollowsThePlainAlgorithm) {
     const QuantizedLinear q = solve_gptq(weight, factor, 100, options, pool);
     EXPECT_EQ(q.group_size, group_size == -1 ? columns : group_size);
     EXPECT_EQ(q.scale.size(1), columns / q.group_size);
-    const at::Tensor expected = plain_codes(weight, factor.upper, q.scale, q.group_size, group_size == -1 ? -7 : -8);
+    const at::Tensor expected =
+        plain_codes(weight, factor.upper, q.scale, q.group_size, group_size == -1 ? -7 : -8);
     // float64 against float32: ties apart, the same codes. A flipped code passes its error on to later ones.
     EXPECT_LE(q.codes.ne(expected).sum().item<int64_t>(), rows * columns / 200) << rows << "x" << columns;
     EXPECT_EQ(q.damp, factor.damp);
@@ -156,8 +160,10 @@ TEST(Gptq, DeadColumnsKeepTheirRoundedWeights) {
     const QuantizedLinear q = solve_gptq(weight, factor, 500, options, pool);
     EXPECT_EQ(q.dead_columns, 4);
     for (const int64_t column : dead) {
-      const at::Tensor expected =
-          weight.select(1, column).div(q.scale.select(1, column / q.group_size)).round().clamp(group_size == -1 ? -7 : -8, 7);
+      const at::Tensor expected = weight.select(1, column)
+                                      .div(q.scale.select(1, column / q.group_size))
+                                      .round()
+                                      .clamp(group_size == -1 ? -7 : -8, 7);
       EXPECT_TRUE(q.codes.select(1, column).to(at::kFloat).equal(expected)) << column;
     }
     // Their rounding error costs nothing and must not be counted: other values there, the same loss.
@@ -167,10 +173,12 @@ TEST(Gptq, DeadColumnsKeepTheirRoundedWeights) {
       first.select(1, column).clamp_(-0.3, 0.3);
       second.select(1, column).fill_(0.1);
     }
-    EXPECT_EQ(solve_gptq(first, factor, 500, options, pool).loss, solve_gptq(second, factor, 500, options, pool).loss);
+    EXPECT_EQ(solve_gptq(first, factor, 500, options, pool).loss,
+              solve_gptq(second, factor, 500, options, pool).loss);
     options.clear_dead_columns = true;
     const QuantizedLinear cleared = solve_gptq(weight, factor, 500, options, pool);
-    for (const int64_t column : dead) EXPECT_EQ(cleared.codes.select(1, column).abs().max().item<int8_t>(), 0);
+    for (const int64_t column : dead)
+      EXPECT_EQ(cleared.codes.select(1, column).abs().max().item<int8_t>(), 0);
   }
 }
 

@@ -13,7 +13,8 @@ namespace gramian::solve_test {
 inline at::Tensor noise(int64_t rows, int64_t columns, int seed) {
   at::Tensor sum = tensor::zeros({rows, columns}, at::kDouble);
   for (int part = 0; part < 4; ++part) {
-    const at::Tensor index = tensor::arange(rows * columns, at::kDouble).add(seed * 104729.0 + part * 15485863.0);
+    const at::Tensor index =
+        tensor::arange(rows * columns, at::kDouble).add(seed * 104729.0 + part * 15485863.0);
     sum.add_(index.mul(12.9898).sin().mul(43758.5453).frac().abs().reshape({rows, columns}).sub(0.5));
   }
   return sum.mul_(1.7320508).to(at::kFloat);
@@ -27,9 +28,10 @@ inline at::Tensor hessian(int64_t columns, int64_t tokens, int seed) {
 }
 
 // tr(E H Eᵀ) of the error that the codes leave.
-inline double proxy(const at::Tensor& weight, const at::Tensor& codes, const at::Tensor& scale, int64_t group_size,
-                    const at::Tensor& h) {
-  const at::Tensor dequantized = codes.to(at::kDouble).mul(scale.to(at::kDouble).repeat_interleave(group_size, 1));
+inline double proxy(const at::Tensor& weight, const at::Tensor& codes, const at::Tensor& scale,
+                    int64_t group_size, const at::Tensor& h) {
+  const at::Tensor dequantized =
+      codes.to(at::kDouble).mul(scale.to(at::kDouble).repeat_interleave(group_size, 1));
   const at::Tensor error = dequantized.sub(weight.to(at::kDouble));
   return error.matmul(h.to(at::kDouble)).mul(error).sum().item<double>();
 }

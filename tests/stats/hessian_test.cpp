@@ -18,7 +18,9 @@ namespace {
 at::Tensor make_rows(int64_t count, int64_t columns, int seed) {
   const at::Tensor index = tensor::arange(count * columns, at::kDouble).add(seed * 7919.0);
   const at::Tensor noise = index.mul(12.9898).sin().mul(43758.5453).frac();
-  return noise.reshape({count, columns}).mul(tensor::arange(columns, at::kDouble).add(1).sqrt()).to(at::kFloat);
+  return noise.reshape({count, columns})
+      .mul(tensor::arange(columns, at::kDouble).add(1).sqrt())
+      .to(at::kFloat);
 }
 
 at::Tensor exact(const std::vector<at::Tensor>& batches, int64_t columns) {
@@ -43,9 +45,10 @@ TEST(Hessian, MatchesFloat64OverLanesShapesAndTypes) {
   for (const int64_t columns : {1, 3, 128, 512, 513, 1100}) {
     for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
       if (columns > 513 && type != at::kFloat) continue;
-      const std::vector<at::Tensor> batches = {
-          make_rows(37, columns, 1).to(type), make_rows(24, columns, 2).reshape({2, 12, columns}).to(type),
-          make_rows(1, columns, 3).reshape({columns}).to(type), make_rows(6, columns, 4).reshape({1, 2, 3, columns}).to(type)};
+      const std::vector<at::Tensor> batches = {make_rows(37, columns, 1).to(type),
+                                               make_rows(24, columns, 2).reshape({2, 12, columns}).to(type),
+                                               make_rows(1, columns, 3).reshape({columns}).to(type),
+                                               make_rows(6, columns, 4).reshape({1, 2, 3, columns}).to(type)};
       HessianAccumulator accumulator(columns, 3);
       for (size_t i = 0; i < batches.size(); ++i) accumulator.add(static_cast<int>(i * 2 % 3), batches[i]);
       EXPECT_EQ(accumulator.tokens(), 37 + 24 + 1 + 6);

@@ -129,8 +129,9 @@ void Bpe::read_merges(const JsonNode& node) {
       if (found == vocabulary_.end()) throw corrupt(str("\"", word, "\" is not in the vocabulary"));
       return found->second;
     };
+    const int32_t left_id = id_of(left), right_id = id_of(right);
     merged.assign(left).append(right);
-    merges_->set(id_of(left), id_of(right), {static_cast<uint32_t>(rank), id_of(merged)});
+    merges_->set(left_id, right_id, {static_cast<uint32_t>(rank), id_of(merged)});
   }
 }
 

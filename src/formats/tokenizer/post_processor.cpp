@@ -48,7 +48,7 @@ PostProcessor::Template PostProcessor::read_template(const JsonNode& node) {
       parts.push_back(read_special(node["special_tokens"], special["id"]));
       continue;
     }
-    if (const std::string& id = sequence["id"].string(); id != "A") {
+    if (const std::string id = sequence["id"].string(); id != "A") {
       throw sequence["id"].corrupt(str("expected \"A\" in the template of a single text, found \"", id, "\""));
     }
     has_sequence = true;

@@ -1,12 +1,13 @@
 // The block recursion, once per CPU level: included by block.cpp inside a namespace of its own with
 //   GRAMIAN_TARGET  attribute naming the instruction set
 //   GRAMIAN_LANES   rows per vector: 4, 8 or 16
-// Column j collects its updates when its turn comes, with four accumulators in registers. Includes nothing.
+// Products and sums stay apart (no fused multiply-add). Includes nothing.
 
 typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
 
-// w [columns][kBlockRows] in, e [columns][kBlockRows] and codes (as floats, over w) out; loss [kBlockRows] is added to.
-GRAMIAN_TARGET inline void recursion(const SolveBlock& block, const float* scales, float* w, float* e, float* loss) {
+// e and codes [columns][kBlockRows] out; loss [kBlockRows] is added to. Column j collects its updates when
+// its turn comes, with four accumulators in registers.
+GRAMIAN_TARGET inline void recursion(const SolveBlock& block, float* e, float* codes, float* loss) {
   constexpr int kVectors = 4;
   const Floats zero = {};
   const Floats magic = zero + 12582912.0f;  // 1.5·2^23: adding it rounds to an integer, half to even
@@ -15,17 +16,18 @@ GRAMIAN_TARGET inline void recursion(const SolveBlock& block, const float* scale
   for (int64_t first = 0; first < block.rows; first += kVectors * GRAMIAN_LANES) {
     for (int64_t j = 0; j < block.columns; ++j) {
       Floats value[kVectors];
-      __builtin_memcpy(value, w + j * kBlockRows + first, sizeof value);
-      const float* upper = block.upper_t + j * kBlockColumns;
+      __builtin_memcpy(value, block.weights + j * kBlockRows + first, sizeof value);
+      const float* upper = block.diagonal_t + j * kBlockColumns;
       for (int64_t i = 0; i < j; ++i) {
         Floats error[kVectors];
         __builtin_memcpy(error, e + i * kBlockRows + first, sizeof error);
         for (int v = 0; v < kVectors; ++v) value[v] -= error[v] * upper[i];
       }
-      const int64_t group = (block.first_column + j) / block.group_size - block.first_column / block.group_size;
+      const int64_t group =
+          (block.first_column + j) / block.group_size - block.first_column / block.group_size;
       const bool counts = block.dead == nullptr || !block.dead[j];
       Floats scale[kVectors], sums[kVectors];
-      __builtin_memcpy(scale, scales + group * kBlockRows + first, sizeof scale);
+      __builtin_memcpy(scale, block.scale + group * kBlockRows + first, sizeof scale);
       __builtin_memcpy(sums, loss + first, sizeof sums);
       for (int v = 0; v < kVectors; ++v) {
         Floats code = value[v] / scale[v];
@@ -37,9 +39,48 @@ GRAMIAN_TARGET inline void recursion(const SolveBlock& block, const float* scale
         value[v] = code;
         scale[v] = difference / upper[j];
       }
-      __builtin_memcpy(w + j * kBlockRows + first, value, sizeof value);
+      __builtin_memcpy(codes + j * kBlockRows + first, value, sizeof value);
       __builtin_memcpy(e + j * kBlockRows + first, scale, sizeof scale);
       __builtin_memcpy(loss + first, sums, sizeof sums);
+    }
+  }
+}
+
+// A tile of kTile columns of U is one or half a cache line wide; its 128 lines lie in as many pages, so the
+// next tile's are asked for ahead of time.
+GRAMIAN_TARGET inline void update_trailing(const SolveBlock& block, const float* e) {
+  constexpr int kTile = GRAMIAN_LANES == 16 ? 16 : 8;  // accumulators that fit the registers
+  float* weights = block.weights + block.columns * kBlockRows;
+  int64_t j = 0;
+  for (; j + kTile <= block.trailing; j += kTile) {
+    for (int64_t i = 0; i < block.columns; ++i)
+      __builtin_prefetch(block.right + i * block.right_stride + j + kTile);
+    for (int64_t first = 0; first < block.rows; first += GRAMIAN_LANES) {
+      Floats sum[kTile] = {};
+      const float* upper = block.right + j;
+      for (int64_t i = 0; i < block.columns; ++i, upper += block.right_stride) {
+        Floats error;
+        __builtin_memcpy(&error, e + i * kBlockRows + first, sizeof error);
+        for (int c = 0; c < kTile; ++c) sum[c] += error * upper[c];
+      }
+      for (int c = 0; c < kTile; ++c) {
+        Floats value;
+        __builtin_memcpy(&value, weights + (j + c) * kBlockRows + first, sizeof value);
+        value -= sum[c];
+        __builtin_memcpy(weights + (j + c) * kBlockRows + first, &value, sizeof value);
+      }
+    }
+  }
+  for (; j < block.trailing; ++j) {
+    for (int64_t first = 0; first < block.rows; first += GRAMIAN_LANES) {
+      Floats sum = {}, error, value;
+      for (int64_t i = 0; i < block.columns; ++i) {
+        __builtin_memcpy(&error, e + i * kBlockRows + first, sizeof error);
+        sum += error * block.right[i * block.right_stride + j];
+      }
+      __builtin_memcpy(&value, weights + j * kBlockRows + first, sizeof value);
+      value -= sum;
+      __builtin_memcpy(weights + j * kBlockRows + first, &value, sizeof value);
     }
   }
 }

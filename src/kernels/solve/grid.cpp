@@ -39,7 +39,8 @@ namespace avx512 {
 }  // namespace avx512
 #endif
 
-// The polynomial's range, and the norms for which differences below 2^-29 of the largest weight may count as zero.
+// The polynomial's range, and the norms for which differences below 2^-29 of the largest weight may count as
+// zero.
 bool has_fast_power(double p) { return p >= 1 && p <= 6; }
 
 // x · 2^exponent, exact unless it leaves the range of fp32; the power itself may.
@@ -56,7 +57,8 @@ GridScaler::GridScaler(const GridRule& rule, CpuLevel level)
     throw Error(ErrorKind::invalid_argument, "", str("grid of ", rule.bits, " bits"), "use 2 to 8");
   }
   if (!(rule.mse >= 0) || !std::isfinite(rule.mse)) {
-    throw Error(ErrorKind::invalid_argument, "", str("error norm mse = ", rule.mse), "use 0 (off) or a positive exponent");
+    throw Error(ErrorKind::invalid_argument, "", str("error norm mse = ", rule.mse),
+                "use 0 (off) or a positive exponent");
   }
   for (int i = 0; i < kGridCandidates; ++i) shrink_[i] = static_cast<float>(1.0 - i / 100.0);
 }
@@ -81,14 +83,18 @@ float GridScaler::candidate(const Range& range, int index) const noexcept {
   return scale == 0 ? FLT_MIN : scale;
 }
 
-// The row is brought to hi in [1, 2) by a power of two, which changes no digit: the sums cannot leave fp32, and the power
-// needs a small table only. One-sided rules are the peer's: its unscaled sums may overflow or vanish, which decides.
-int GridScaler::search(const float* x, int64_t columns, const Range& range, float* scratch, float* errors) const noexcept {
+// The row is brought to hi in [1, 2) by a power of two, which changes no digit: the sums cannot leave fp32,
+// and the power needs a small table only. One-sided rules are the peer's: its unscaled sums may overflow or
+// vanish, which decides.
+int GridScaler::search(const float* x, int64_t columns, const Range& range, float* scratch,
+                       float* errors) const noexcept {
   const int exponent = std::ilogb(range.hi);
   for (int64_t j = 0; j < columns; ++j) scratch[j] = scale_by_power_of_two(x[j], -exponent);
   const Range unit = {scale_by_power_of_two(range.lo, -exponent), scale_by_power_of_two(range.hi, -exponent)};
   const double back = std::exp2(exponent * rule_.mse);
-  const auto seen = [&](float total) { return rule_.one_sided || errors ? static_cast<float>(total * back) : total; };
+  const auto seen = [&](float total) {
+    return rule_.one_sided || errors ? static_cast<float>(total * back) : total;
+  };
   const SearchRule codes = {static_cast<float>(rule_.code_min()), static_cast<float>(rule_.code_max())};
 
   int lanes = 4;
@@ -108,7 +114,8 @@ int GridScaler::search(const float* x, int64_t columns, const Range& range, floa
   for (int first = 0; first < kGridCandidates; first += lanes) {
     float scales[16], totals[16];
     for (int lane = 0; lane < lanes; ++lane) scales[lane] = candidate(unit, first + lane);
-    run(scratch, columns, codes, power_, scales, errors ? std::numeric_limits<float>::infinity() : limit, totals);
+    run(scratch, columns, codes, power_, scales, errors ? std::numeric_limits<float>::infinity() : limit,
+        totals);
     for (int lane = 0; lane < lanes; ++lane) {
       const float total = seen(totals[lane]);
       if (errors) errors[first + lane] = total;
@@ -163,7 +170,8 @@ void GridScaler::errors_reference(const float* x, int64_t columns, double* error
     errors[i] = 0;
     for (int64_t j = 0; j < columns; ++j) {
       const float rounded = std::nearbyint(x[j] / scale);
-      const float code = std::clamp(rounded, static_cast<float>(rule_.code_min()), static_cast<float>(rule_.code_max()));
+      const float code =
+          std::clamp(rounded, static_cast<float>(rule_.code_min()), static_cast<float>(rule_.code_max()));
       const float error = code * scale - x[j];
       errors[i] += std::pow(std::fabs(static_cast<double>(error)), rule_.mse);
     }

@@ -4,9 +4,10 @@
 //   per row   -7 .. 7          hi / 7
 //   grouped   -8 .. 7          2 hi / 15; with one_sided hi / 15 where the group has no negative entry
 //
-// All zero: hi = 1. Divisions are fp32 divisions, rounding is half to even, nothing is contracted.
-// With mse = p > 0 the scale is searched: candidates f_i = 1 - i/100, i = 0 .. 79, take f_i·hi in place of hi; the first
-// strict minimum of Σ |code·scale - x|^p wins. Method: GPTQ's scalar quantizer as GPT-QModel 7.7.0 runs it for QQQ.
+// All zero: hi = 1. Divisions are fp32 divisions, rounding is half to even, nothing is contracted. With mse =
+// p > 0 the scale is searched: candidates f_i = 1 - i/100, i = 0 .. 79, take f_i·hi in place of hi; the first
+// strict minimum of Σ |code·scale - x|^p wins. Method: GPTQ's scalar quantizer as GPT-QModel 7.7.0 runs it
+// for QQQ.
 #pragma once
 
 #include <cstdint>
@@ -37,15 +38,16 @@ class GridScaler {
   GridScaler(const GridRule& rule, CpuLevel level);
   const GridRule& rule() const noexcept { return rule_; }
 
-  // x [rows, columns], rows `stride` apart, finite; scale[r · scale_stride] is written. Returns the number of all-zero
-  // rows. The bytes do not depend on the CPU level.
+  // x [rows, columns], rows `stride` apart, finite; scale[r · scale_stride] is written. Returns the number of
+  // all-zero rows. The bytes do not depend on the CPU level.
   int64_t scales(const float* x, int64_t stride, int64_t rows, int64_t columns, float* scale,
                  int64_t scale_stride) const;
 
-  // All candidate errors of one row, errors [kGridCandidates], without the early stop of scales(); the winner's index.
-  // rule().mse > 0.
+  // All candidate errors of one row, errors [kGridCandidates], without the early stop of scales(); the
+  // winner's index. rule().mse > 0.
   int errors(const float* x, int64_t columns, float* errors) const;
-  // The same sums in the plainest form (std::pow, double, true divisions); what the fast search is tested against.
+  // The same sums in the plainest form (std::pow, double, true divisions); what the fast search is tested
+  // against.
   void errors_reference(const float* x, int64_t columns, double* errors) const;
 
  private:
@@ -54,7 +56,8 @@ class GridScaler {
   };
   Range range(const float* x, int64_t columns) const noexcept;
   float candidate(const Range& range, int index) const noexcept;
-  int search(const float* x, int64_t columns, const Range& range, float* scratch, float* errors) const noexcept;
+  int search(const float* x, int64_t columns, const Range& range, float* scratch,
+             float* errors) const noexcept;
 
   GridRule rule_;
   CpuLevel level_;

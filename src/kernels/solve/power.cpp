@@ -58,7 +58,8 @@ float PowerTable::operator()(float x) const noexcept {
   const float t = mantissa - 1.5f;
   const float* c = coefficient;
   const float t2 = t * t;
-  const float value = (t2 * t2) * (t2 * c[6] + (t * c[5] + c[4])) + (t2 * (t * c[3] + c[2]) + (t * c[1] + c[0]));
+  const float value =
+      (t2 * t2) * (t2 * c[6] + (t * c[5] + c[4])) + (t2 * (t * c[3] + c[2]) + (t * c[1] + c[0]));
   return binary[index] * value;
 }
 

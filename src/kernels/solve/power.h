@@ -1,5 +1,5 @@
-// x^p for a fixed p and 0 <= x < 4 as a table over the exponent times a polynomial over the mantissa: no logarithm, no
-// exponential, and the same bits at every vector width.
+// x^p for a fixed p and 0 <= x < 4 as a table over the exponent times a polynomial over the mantissa: no
+// logarithm, no exponential, and the same bits at every vector width.
 #pragma once
 
 namespace gramian {
@@ -15,7 +15,7 @@ struct PowerTable {
   // m^p = Σ c_i (m - 1.5)^i for a mantissa m in [1, 2).
   float coefficient[kDegree + 1];
 
-  // Relative error below 1e-6 for p in [1, 4], 2e-6 up to 6.
+  // Relative error below 1e-6 for p in [1, 4], 2e-6 up to 6 (unless the result is subnormal).
   static PowerTable make(double p);
   float operator()(float x) const noexcept;
 };

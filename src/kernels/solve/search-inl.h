@@ -1,16 +1,19 @@
-// The candidate search over one row, once per CPU level: included by grid.cpp inside a namespace of its own with
+// The candidate search over one row, once per CPU level: included by grid.cpp inside a namespace of its own
+// with
 //   GRAMIAN_TARGET  attribute naming the instruction set
 //   GRAMIAN_LANES   candidates per vector: 4, 8 or 16; divides kGridCandidates
-// Vector extensions, not an always_inline body: g++ splits wide vectors before it inlines. Lanes never mix, so the width
-// does not show in the results. Includes nothing.
+// Vector extensions, not an always_inline body: g++ splits wide vectors before it inlines. Lanes never mix,
+// so the width does not show in the results. Includes nothing.
 
 typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(GRAMIAN_LANES * 4)));
 
-// Σ |clamp(rne(x / s))·s - x|^p for GRAMIAN_LANES candidate scales s -> total. Gives up, with partial sums that are
-// above `limit` in every lane, as soon as that is so: the sums only grow, so none of these candidates can win.
+// Σ |clamp(rne(x / s))·s - x|^p for GRAMIAN_LANES candidate scales s -> total. Gives up, with partial sums
+// that are above `limit` in every lane, as soon as that is so: the sums only grow, so none of these
+// candidates can win.
 GRAMIAN_TARGET inline void candidate_errors(const float* x, int64_t columns, const SearchRule& rule,
-                                            const PowerTable& power, const float* scales, float limit, float* totals) {
+                                            const PowerTable& power, const float* scales, float limit,
+                                            float* totals) {
   constexpr int64_t kChunk = 32;  // columns between two looks at the limit, and per partial sum
   const Floats zero = {};
   const Ints izero = {};
@@ -29,7 +32,8 @@ GRAMIAN_TARGET inline void candidate_errors(const float* x, int64_t columns, con
   Floats quarter[4];
   __builtin_memcpy(quarter, power.binary, sizeof quarter);
 #endif
-  const float *c = power.coefficient, c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3], c4 = c[4], c5 = c[5], c6 = c[6];
+  const float *c = power.coefficient, c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3], c4 = c[4], c5 = c[5],
+              c6 = c[6];
   Floats total = zero;
   for (int64_t begin = 0; begin < columns; begin += kChunk) {
     const int64_t end = begin + kChunk < columns ? begin + kChunk : columns;
@@ -46,8 +50,10 @@ GRAMIAN_TARGET inline void candidate_errors(const float* x, int64_t columns, con
 #if GRAMIAN_LANES == 16
       const Floats binary = __builtin_shuffle(low_half, high_half, index);
 #elif GRAMIAN_LANES == 8
-      const Floats low = (index & 8) == izero ? __builtin_shuffle(quarter[0], index) : __builtin_shuffle(quarter[1], index);
-      const Floats high = (index & 8) == izero ? __builtin_shuffle(quarter[2], index) : __builtin_shuffle(quarter[3], index);
+      const Floats low =
+          (index & 8) == izero ? __builtin_shuffle(quarter[0], index) : __builtin_shuffle(quarter[1], index);
+      const Floats high =
+          (index & 8) == izero ? __builtin_shuffle(quarter[2], index) : __builtin_shuffle(quarter[3], index);
       const Floats binary = (index & 16) == izero ? low : high;
 #else
       Floats binary;

@@ -1,5 +1,5 @@
-// Gram matrices, factors, scalar quantizer and solver against GPT-QModel 7.7.0, under its own rules (one-sided range, dead
-// columns cleared). Tolerances as the set's README derives them.
+// Gram matrices, factors, scalar quantizer and solver against GPT-QModel 7.7.0, under its own rules
+// (one-sided range, dead columns cleared). Tolerances as the set's README derives them.
 #include <ATen/core/Tensor.h>
 
 #include <cfloat>
@@ -28,12 +28,15 @@ Json read_index(const Path& folder) {
   return parse_json(read_text(folder / "index.json"), (folder / "index.json").string());
 }
 
-double relative(double found, double expected) { return std::fabs(found - expected) / std::max(std::fabs(expected), 1e-300); }
+double relative(double found, double expected) {
+  return std::fabs(found - expected) / std::max(std::fabs(expected), 1e-300);
+}
 
 // prefix0, prefix1, ... as far as they go.
 std::vector<at::Tensor> numbered(const SafetensorsFile& file, const std::string& prefix) {
   std::vector<at::Tensor> found;
-  while (file.contains(prefix + std::to_string(found.size()))) found.push_back(file.load(prefix + std::to_string(found.size())));
+  while (file.contains(prefix + std::to_string(found.size())))
+    found.push_back(file.load(prefix + std::to_string(found.size())));
   return found;
 }
 
@@ -44,7 +47,9 @@ void expect_same_gram(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor root = e.diagonal().sqrt();
   const at::Tensor scale = root.unsqueeze(0).mul(root.unsqueeze(1));
   EXPECT_EQ(difference.masked_select(scale.eq(0)).sum().item<double>(), 0) << "dead columns";
-  EXPECT_LE(difference.masked_fill(scale.eq(0), 0).div(scale.masked_fill(scale.eq(0), 1)).max().item<double>(), 1e-5);
+  EXPECT_LE(
+      difference.masked_fill(scale.eq(0), 0).div(scale.masked_fill(scale.eq(0), 1)).max().item<double>(),
+      1e-5);
 }
 
 at::Tensor gram_of(const std::vector<at::Tensor>& batches, int64_t columns, int64_t* tokens) {
@@ -76,8 +81,10 @@ struct ScalarCase {
   std::string name;
 };
 
-// A candidate may be any whose stored error is within 1e-5 of the stored minimum. Sums that leave fp32 say nothing.
-void check_grid(const ScalarCase& test, const SafetensorsFile& file, const at::Tensor& x, const GridScaler& scaler) {
+// A candidate may be any whose stored error is within 1e-5 of the stored minimum. Sums that leave fp32 say
+// nothing.
+void check_grid(const ScalarCase& test, const SafetensorsFile& file, const at::Tensor& x,
+                const GridScaler& scaler) {
   const at::Tensor expected = file.load(test.name + ".grid_err");
   const at::Tensor best = file.load(test.name + ".grid_best");
   const at::Tensor scale = file.load(test.name + ".scale");
@@ -114,7 +121,8 @@ void check_scalar(const ScalarCase& test, const SafetensorsFile& file, CpuLevel 
   if (test.rule.mse > 0) check_grid(test, file, x, scaler);
   const at::Tensor scale = file.load(test.name + ".scale");
   const at::Tensor dequant = file.load(test.name + ".dequant");
-  EXPECT_TRUE(file.load(test.name + ".zero").eq(test.rule.grouped ? -test.rule.code_min() : 0).all().item<bool>());
+  EXPECT_TRUE(
+      file.load(test.name + ".zero").eq(test.rule.grouped ? -test.rule.code_min() : 0).all().item<bool>());
   for (int64_t row = 0; row < x.size(0); ++row) {
     const float* values = x.const_data_ptr<float>() + row * x.size(1);
     const float stored = scale.const_data_ptr<float>()[row];
@@ -159,7 +167,8 @@ void check_statistics(const Path& path, const Json& layer) {
   expect_same_gram(h, expected);
 }
 
-// Fewer token rows than columns leave directions that only damping holds up: the factor is known to fewer digits there.
+// Fewer token rows than columns leave directions that only damping holds up: the factor is known to fewer
+// digits there.
 double factor_tolerance(const Json& layer) {
   return layer.at("nsamples").get<int64_t>() < layer.at("K").get<int64_t>() ? 1e-3 : 1e-4;
 }
@@ -188,19 +197,22 @@ void expect_few(const at::Tensor& wrong, double fraction_max, const std::string&
 void check_solver(const Path& folder, const Json& layer, const Json& config) {
   const SafetensorsFile data(folder / (layer.at("name").get<std::string>() + ".safetensors"));
   const SafetensorsFile expected(folder / config.at("file").get<std::string>());
-  const SolveOptions options = {
-      .grid = {.group_size = config.at("group_size").get<int64_t>(), .mse = config.at("mse").get<double>(), .one_sided_range = true},
-      .damp_percent = config.at("damp_percent").get<double>(),
-      .static_groups = config.at("static_groups").get<bool>(),
-      .clear_dead_columns = true};
+  const SolveOptions options = {.grid = {.group_size = config.at("group_size").get<int64_t>(),
+                                         .mse = config.at("mse").get<double>(),
+                                         .one_sided_range = true},
+                                .damp_percent = config.at("damp_percent").get<double>(),
+                                .static_groups = config.at("static_groups").get<bool>(),
+                                .clear_dead_columns = true};
   const at::Tensor weight = data.load("weight"), h = data.load("H");
   const Factor factor = factorize(h, options.damp_percent, options.damp_step);
   ASSERT_TRUE(factor.ok());
   EXPECT_EQ(factor.attempts, 1);
   EXPECT_EQ(factor.dead.sum().item<int64_t>(), static_cast<int64_t>(layer.at("dead_columns").size()));
-  for (const Json& column : layer.at("dead_columns")) EXPECT_TRUE(factor.dead.select(0, column.get<int64_t>()).item<bool>());
+  for (const Json& column : layer.at("dead_columns"))
+    EXPECT_TRUE(factor.dead.select(0, column.get<int64_t>()).item<bool>());
   ThreadPool pool(2);
-  const QuantizedLinear found = solve_gptq(weight, factor, config.at("nsamples").get<int64_t>(), options, pool);
+  const QuantizedLinear found =
+      solve_gptq(weight, factor, config.at("nsamples").get<int64_t>(), options, pool);
 
   const at::Tensor code = expected.load("code"), scale = expected.load("scale");
   ASSERT_EQ(found.codes.sizes(), code.sizes());
@@ -222,7 +234,9 @@ void check_solver(const Path& folder, const Json& layer, const Json& config) {
   const at::Tensor zero = expected.load("zero");
   EXPECT_TRUE(zero.eq(options.grid.group_size == -1 ? 0 : 8).all().item<bool>());
   // wq in the weight's type, as the index's trace was taken.
-  const at::Tensor wq = found.codes.to(at::kFloat).mul(found.scale.repeat_interleave(found.group_size, 1)).to(weight.scalar_type());
+  const at::Tensor wq = found.codes.to(at::kFloat)
+                            .mul(found.scale.repeat_interleave(found.group_size, 1))
+                            .to(weight.scalar_type());
   const at::Tensor difference = wq.to(at::kDouble).sub(weight.to(at::kDouble));
   EXPECT_LE(relative(proxy_trace(difference, h), config.at("proxy_trace").get<double>()), 5e-3);
   if (found.scale.equal(scale) && found.codes.equal(code)) {
@@ -247,7 +261,8 @@ void collect_layers(const Path& folder, const std::string& suite, const Json& in
     }
     for (const Json& config : layer.at("configs")) {
       const Path result = config.at("file").get<std::string>();
-      add(suite, result.stem().string() + ".solve", [folder, layer, config] { check_solver(folder, layer, config); });
+      add(suite, result.stem().string() + ".solve",
+          [folder, layer, config] { check_solver(folder, layer, config); });
     }
   }
 }
