@@ -42,7 +42,9 @@ Json parse(const std::string& text, const std::string& where) {
   try {
     return Json::parse(text, [&](int, Json::parse_event_t event, Json& parsed) { return duplicates(event, parsed); });
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::corrupt_data, where, str("not valid JSON: ", error.what()), "download the file again");
+    const std::string text = error.what();  // begins with "[json.exception...] "
+    throw Error(ErrorKind::corrupt_data, where, "not valid JSON: " + text.substr(text.find(' ') + 1),
+                "download the file again");
   }
 }
 
