@@ -236,6 +236,7 @@ Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
       if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
       return *tokenizer;
     }, log);
+    refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
     log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(), rows.rows.size(),
                  " used, ", rows.tokens, " tokens; ", rows.policy));
   }
