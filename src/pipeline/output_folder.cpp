@@ -1,11 +1,26 @@
 #include "pipeline/output_folder.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
+
+void refuse_output_over(const fs::path& output, const std::vector<fs::path>& inputs) {
+  const auto plain = [](const fs::path& path) {
+    const fs::path absolute = fs::weakly_canonical(fs::absolute(path));
+    return absolute.has_filename() ? absolute : absolute.parent_path();
+  };
+  const fs::path folder = plain(output);
+  for (const fs::path& input : inputs) {
+    const fs::path file = plain(input);
+    if (std::mismatch(folder.begin(), folder.end(), file.begin(), file.end()).first != folder.end()) continue;
+    throw Error(ErrorKind::invalid_argument, output.string(),
+                "the output would replace what the job reads, the source " + input.string(), "name another output");
+  }
+}
 
 OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& source, const QuantizePlan& plan,
                            uint64_t shard_bytes_max)

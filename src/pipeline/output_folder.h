@@ -2,14 +2,20 @@
 // final name only when complete.
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "formats/qqq.h"
 #include "formats/qqq_config.h"
 #include "pipeline/plan.h"
 
 namespace gramian {
+
+// Throws invalid_argument when `output` is one of `inputs` or a folder that holds one: replacing it would remove what the
+// job reads.
+void refuse_output_over(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs);
 
 class OutputFolder {
  public:

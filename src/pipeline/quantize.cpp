@@ -222,6 +222,7 @@ Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
   const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
   refuse_quantized(*checkpoint);
   StagedDirectory::refuse_occupied(job.output, job.force);
+  if (job.force) refuse_output_over(job.output, {job.source, job.calibration.value_or(job.source)});
   const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
 
