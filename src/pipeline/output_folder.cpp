@@ -39,10 +39,11 @@ void OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
   if (packed.bias.defined()) writer_.write(module + ".bias", packed.bias);
 }
 
-void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report) {
+void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report, bool tie_head) {
   writer_.finish();
   const nlohmann::ordered_json fields = qqq::quantization_config(quantization);
   nlohmann::ordered_json config = source_.config();
+  if (tie_head) config["tie_word_embeddings"] = true;
   config["quantization_config"] = fields;
   write_atomically(staged_.path() / "config.json", config.dump(2) + "\n");
   write_atomically(staged_.path() / "quantize_config.json", fields.dump(2) + "\n");

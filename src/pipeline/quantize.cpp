@@ -107,7 +107,8 @@ class Run {
 
   Json report(const RowSet& rows, const Method& method) const;
   void finish(const Json& report) {
-    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report);
+    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report,
+                   model_.tied_on_request());
   }
   Stopwatch& watch() { return watch_; }
 
