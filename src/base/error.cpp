@@ -20,6 +20,8 @@ int Error::exit_code() const noexcept {
     case ErrorKind::unsupported:
     case ErrorKind::corrupt_data:
       return 2;
+    case ErrorKind::interrupted:
+      return 130;
     case ErrorKind::io:
     case ErrorKind::numerical:
     case ErrorKind::internal:

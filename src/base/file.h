@@ -11,7 +11,7 @@
 
 namespace gramian {
 
-// A whole file mapped read-only. Movable; the mapping lives as long as the object.
+// A whole file mapped read-only; the mapping lives as long as the object.
 class MappedFile {
  public:
   // Throws invalid_argument when the file does not exist or is not a regular file, io otherwise. An empty file maps to

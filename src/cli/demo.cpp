@@ -120,6 +120,7 @@ void add_demo(CLI::App& app) {
   verb.add_option("--model", flags->model, "Folder with a model, calibration.txt and heldout.txt (default: the bundled one)");
   verb.add_option("-o,--output", flags->output, "Folder for the quantized checkpoints; what it holds of them is replaced")
       ->capture_default_str();
+  flags->rows.sequence_length = 256;  // what the bundled model was trained on
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128");
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "cli/common.h"
 #include "formats/safetensors.h"
 #include "runtime/resident_model.h"
@@ -46,6 +47,7 @@ void run(const Flags& flags, const Common& common) {
       if (!ready.rows[static_cast<size_t>(r)].empty()) batch.push_back(ready.rows[static_cast<size_t>(r)]);
     }
     if (batch.empty()) continue;
+    throw_if_interrupted();
     const at::Tensor states = model.states(batch);
     int64_t offset = 0;
     for (int64_t r = begin; r < end; ++r) {

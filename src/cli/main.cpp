@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "cli/common.h"
 
 namespace {
@@ -39,12 +40,13 @@ int main(int argc, char** argv) {
       "A MODEL is a Hugging Face folder (config.json, safetensors, tokenizer.json), plain or quantized by Gramian."};
   app.set_version_flag("--version", std::string("gramian ") + GRAMIAN_VERSION);
   app.require_subcommand(1);
-  app.footer("gramian VERB --help explains a verb. Exit codes: 0 done, 1 failed, 2 bad input.");
+  app.footer("gramian VERB --help explains a verb. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped.");
   gramian::cli::add_demo(app);
   gramian::cli::add_inspect(app);
   gramian::cli::add_quantize(app);
   gramian::cli::add_eval(app);
   gramian::cli::add_logits(app);
+  gramian::catch_interrupts();
   try {
     app.parse(argc, argv);
     return 0;

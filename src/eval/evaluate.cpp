@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/interrupt.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -56,7 +57,7 @@ EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::v
                 "compare models with one tokenizer");
   }
   const std::vector<TokenRow> usable = usable_rows(rows);
-  const int64_t chunk = std::max<int64_t>(1, options.logit_bytes_max / (vocab * 4));
+  const int64_t chunk_max = std::max<int64_t>(1, options.logit_bytes_max / (vocab * 4));
   std::vector<RowScore> scores;
   Progress progress(log, "rows", static_cast<int64_t>(usable.size()));
 
@@ -64,6 +65,7 @@ EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::v
     const size_t end = std::min(begin + static_cast<size_t>(options.batch), usable.size());
     const std::vector<TokenRow> batch(usable.begin() + static_cast<int64_t>(begin),
                                       usable.begin() + static_cast<int64_t>(end));
+    throw_if_interrupted();
     const at::Tensor ids = model.model().pack_rows(batch);
     const at::Tensor states = model.states(batch);
     const at::Tensor reference_states = reference != nullptr ? reference->states(batch) : at::Tensor();
@@ -71,6 +73,9 @@ EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::v
     for (const TokenRow& row : batch) {
       RowScore& sums = scores.emplace_back();
       const int64_t predicted = static_cast<int64_t>(row.size()) - 1;
+      // Even parts: each one widens the whole head.
+      const int64_t parts = (predicted + chunk_max - 1) / chunk_max;
+      const int64_t chunk = (predicted + parts - 1) / parts;
       for (int64_t at = 0; at < predicted; at += chunk) {
         const int64_t count = std::min(chunk, predicted - at);
         score(model, states.narrow(0, offset + at, count), reference,

@@ -37,13 +37,14 @@ class TokenTable {
       const auto word = model.vocabulary().find(token.content);
       const bool in_vocabulary = word != model.vocabulary().end();
       if (in_vocabulary && word->second != token.id) {
-        throw root["added_tokens"].corrupt(str("\"", token.content, "\" has id ", token.id, ", but id ", word->second,
-                                               " in model.vocab"));
+        throw root["added_tokens"].corrupt(
+            str("\"", token.content, "\" has id ", token.id, ", but id ", word->second, " in model.vocab"));
       }
-      const bool added_id = tokens_.insert_or_assign(token.id, Token{text_of(token.surface), token.special}).second;
+      const bool added_id =
+          tokens_.insert_or_assign(token.id, Token{text_of(token.surface), token.special}).second;
       if (!in_vocabulary && !added_id) {
-        throw root["added_tokens"].corrupt(str("id ", token.id, " of \"", token.content,
-                                               "\" is another word's in model.vocab"));
+        throw root["added_tokens"].corrupt(
+            str("id ", token.id, " of \"", token.content, "\" is another word's in model.vocab"));
       }
     }
     for (const auto& [id, token] : tokens_) size_ = std::max<int64_t>(size_, int64_t{id} + 1);
@@ -74,7 +75,8 @@ JsonNode checked_root(const Json& json, const std::string& file) {
 
 }  // namespace
 
-// The file's truncation and padding members are settings of one use, not of the tokenizer, and are not applied.
+// The file's truncation and padding members are settings of one use, not of the tokenizer, and are not
+// applied.
 struct Tokenizer::State {
   explicit State(const JsonNode& root)
       : file(root.file()),
@@ -154,8 +156,9 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special
   for (size_t i = 0; i < ids.size(); ++i) {
     const Token* token = state_->tokens.find(ids[i]);
     if (token == nullptr) {
-      throw Error(ErrorKind::invalid_argument, state_->file,
-                  str("no token has id ", ids[i], " (at position ", i, "; ids go up to ", vocab_size() - 1, ")"));
+      throw Error(
+          ErrorKind::invalid_argument, state_->file,
+          str("no token has id ", ids[i], " (at position ", i, "; ids go up to ", vocab_size() - 1, ")"));
     }
     if (skip_special && token->special) continue;
     if (as_bytes) {

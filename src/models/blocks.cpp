@@ -7,7 +7,7 @@ namespace gramian {
 at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor inverse = wide.square().mean(-1, true).add_(eps).rsqrt_();
-  return wide.mul(inverse).mul_(weight).to(x.scalar_type());
+  return wide.mul(inverse).to(x.scalar_type()).mul(weight.to(x.scalar_type()));
 }
 
 RmsNorm load_rms_norm(const Weights& weights, const std::string& name, int64_t size, double eps) {

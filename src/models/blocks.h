@@ -13,7 +13,9 @@
 
 namespace gramian {
 
-// x · rsqrt(mean(x²) + eps) · weight over the last dimension, in f32, returned in x's type (Zhang & Sennrich 2019).
+// x · rsqrt(mean(x²) + eps) · weight over the last dimension (Zhang & Sennrich 2019). The quotient is taken in
+// f32 and rounded to x's type before it meets the weight, as transformers' llama and qwen2 do: rounding only once
+// gives other last bits in f16 and bf16, and other codes from the same calibration rows.
 struct RmsNorm {
   at::Tensor weight;  // f32 [hidden]
   double eps = 1e-6;

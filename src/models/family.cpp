@@ -32,6 +32,17 @@ DecoderSpec describe_dense(const ConfigReader& config) {
   return spec;
 }
 
+void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
+  const int64_t head_dim = spec.attention[0].head_dim;
+  if (spec.rope.rotary_dim == head_dim) return;
+  if (spec.rope.type != "default") {
+    throw Error(ErrorKind::unsupported, config.where(),
+                str("partial_rotary_factor with rope type '", spec.rope.type, "' in this model type"),
+                "only plain rotary positions are known for it");
+  }
+  spec.rope.rotary_dim = head_dim;
+}
+
 std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
                                              int64_t index) {
   return std::make_unique<PreNormLayer>(weights, prefix, spec.attention[static_cast<size_t>(index)], spec.mlp,

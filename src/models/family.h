@@ -42,6 +42,9 @@ std::vector<const Family*> all_families();
 
 // Shared by the dense pre-norm families: hidden sizes, heads, rotary settings and MLP under their usual keys.
 DecoderSpec describe_dense(const ConfigReader& config);
+// For families whose reference turns whole heads: partial_rotary_factor counts for nothing under plain rotary
+// positions, and is refused (unsupported) under the scaled kinds, which the reference cannot run with it.
+void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec);
 // One PreNormLayer from the spec.
 std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
                                              int64_t index);

@@ -14,11 +14,11 @@ ConfigReader config_of(const Checkpoint& checkpoint) {
   return {checkpoint.config(), (checkpoint.folder() / "config.json").string()};
 }
 
-// Hard case 1: a head that is neither stored nor declared tied is refused, never invented.
+// Hard case 1: a head that is neither stored nor declared tied is refused, never invented. One that is stored
+// counts, also where config.json says tied: transformers does not tie a head that differs from the embedding.
 bool head_is_embedding(const Checkpoint& checkpoint, const DecoderSpec& spec, bool treat_as_tied) {
-  if (spec.tied) return true;
   if (checkpoint.contains(kHead)) return false;
-  if (treat_as_tied) return true;
+  if (spec.tied || treat_as_tied) return true;
   throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
               str("tensor '", kHead, "' is in no file and config.json does not say tie_word_embeddings"),
               "fetch the missing shard, or pass --treat-as-tied to use the embedding as head");

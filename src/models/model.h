@@ -16,7 +16,7 @@ struct ModelOptions {
   at::ScalarType dtype = at::kFloat;
   // Use the embedding as head when the checkpoint has neither a head nor says that it is tied.
   bool treat_as_tied = false;
-  QuantizedLinearFactory quantized;  // may be empty
+  QuantizedLinearFactory quantized = nullptr;  // may be empty
 };
 
 class Model {

@@ -20,11 +20,16 @@ double yarn_attention_factor(const ConfigReader& rope, double factor) {
   return yarn_scale(factor, 1.0);
 }
 
+// What stands for a factor that a file leaves out.
+double lengths_ratio(const RopeSpec& spec) {
+  return static_cast<double>(spec.max_positions) / static_cast<double>(spec.original_max_positions);
+}
+
 double longrope_attention_factor(const ConfigReader& rope, const RopeSpec& spec) {
   if (rope.has("attention_factor")) return rope.number("attention_factor");
-  const double original = static_cast<double>(spec.original_max_positions);
-  const double scale = rope.has("factor") ? spec.factor : static_cast<double>(spec.max_positions) / original;
-  return scale <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(scale) / std::log(original));
+  if (spec.factor <= 1.0) return 1.0;
+  if (spec.original_max_positions < 2) rope.fail("original_max_position_embeddings", "must exceed 1");
+  return std::sqrt(1.0 + std::log(spec.factor) / std::log(static_cast<double>(spec.original_max_positions)));
 }
 
 std::vector<double> read_factors(const ConfigReader& rope, const std::string& key, int64_t count) {
@@ -72,8 +77,9 @@ double yarn_frequency(const RopeSpec& spec, double frequency, double index) {
 }  // namespace
 
 RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
-  const bool nested = config.has("rope_parameters");
-  const ConfigReader rope = config.object(nested ? "rope_parameters" : "rope_scaling");
+  // With both spellings in a file, transformers takes the older one unless it is empty.
+  const ConfigReader older = config.object("rope_scaling");
+  const ConfigReader rope = older.json().empty() ? config.object("rope_parameters") : older;
   RopeSpec spec;
   spec.type = rope.text_or("rope_type", rope.text_or("type", "default"));
   spec.theta = rope.number_or("rope_theta", config.number_or("rope_theta", 10000.0));
@@ -85,9 +91,10 @@ RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
     config.fail("partial_rotary_factor", str("leaves ", spec.rotary_dim, " of ", head_dim, " head entries to rotate"));
   }
   spec.max_positions = config.integer_or("max_position_embeddings", 2048);
-  spec.original_max_positions = rope.integer_or(
-      "original_max_position_embeddings", config.integer_or("original_max_position_embeddings", spec.max_positions));
-  spec.factor = rope.number_or("factor", 1.0);
+  spec.original_max_positions = config.integer_or(
+      "original_max_position_embeddings", rope.integer_or("original_max_position_embeddings", spec.max_positions));
+  const bool needs_factor = spec.type == "linear" || spec.type == "dynamic" || spec.type == "llama3";
+  spec.factor = needs_factor ? rope.number("factor") : rope.number_or("factor", lengths_ratio(spec));
   if (!(spec.factor > 0)) rope.fail("factor", "must be positive");
 
   if (spec.type == "llama3") {
@@ -97,8 +104,9 @@ RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
       rope.fail("high_freq_factor", "must exceed low_freq_factor, both positive");
     }
   } else if (spec.type == "yarn") {
-    spec.beta_fast = rope.number_or("beta_fast", 32.0);
-    spec.beta_slow = rope.number_or("beta_slow", 1.0);
+    if (rope.number_or("beta_fast", 0.0) != 0.0) spec.beta_fast = rope.number("beta_fast");
+    if (rope.number_or("beta_slow", 0.0) != 0.0) spec.beta_slow = rope.number("beta_slow");
+    if (!(spec.beta_fast > 0 && spec.beta_slow > 0)) rope.fail("beta_fast", "and beta_slow must be positive");
     spec.truncate = rope.boolean_or("truncate", true);
     spec.attention_factor = yarn_attention_factor(rope, spec.factor);
   } else if (spec.type == "longrope" || spec.type == "su") {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/interrupt.h"
 #include "stats/hessian.h"
 #include "tensor/ops.h"
 
@@ -14,6 +15,7 @@ namespace gramian {
 Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options)
     : model_(model), options_(options) {
   GRAMIAN_CHECK(options.batch > 0 && options.lanes > 0 && !rows.empty(), "nothing to calibrate on");
+  const tensor::InferenceScope inference;
   for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(begin + static_cast<size_t>(options.batch), rows.size());
     const std::vector<TokenRow> batch(rows.begin() + static_cast<int64_t>(begin), rows.begin() + static_cast<int64_t>(end));
@@ -22,6 +24,19 @@ Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows, co
     tokens_ += contexts_.back().tokens;
   }
 }
+
+namespace {
+
+// A module's name and batch in front of what the statistics found wrong.
+void add_rows(HessianAccumulator& statistics, int lane, size_t batch, const Pause& pause) {
+  try {
+    statistics.add(lane, pause.input);
+  } catch (const Error& error) {
+    throw Error(error.kind(), str(pause.modules[0]->name, ", calibration batch ", batch), error.what());
+  }
+}
+
+}  // namespace
 
 void Calibrator::on_lanes(const std::function<void(int, size_t)>& work) {
   const auto lanes = static_cast<size_t>(options_.lanes);
@@ -50,6 +65,8 @@ void Calibrator::on_lanes(const std::function<void(int, size_t)>& work) {
 }
 
 void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& solve) {
+  // Lanes run in inference mode, so their tensors may only be changed in it.
+  const tensor::InferenceScope inference;
   const ModuleTree names = model_.module_names(index);
   std::vector<std::unique_ptr<Execution>> executions;
   for (size_t b = 0; b < hidden_.size(); ++b) {
@@ -63,6 +80,7 @@ void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& sol
     std::unique_ptr<HessianAccumulator> statistics;
     std::mutex create;
     on_lanes([&](int lane, size_t b) {
+      throw_if_interrupted();
       if (pauses[b] != nullptr) products[static_cast<size_t>(lane)] += multiply(*pauses[b]);
       pauses[b] = executions[b]->advance();
       if (pauses[b] == nullptr) return;
@@ -72,7 +90,7 @@ void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& sol
           statistics = std::make_unique<HessianAccumulator>(pauses[b]->input.size(-1), options_.lanes);
         }
       }
-      statistics->add(lane, pauses[b]->input);
+      add_rows(*statistics, lane, b, *pauses[b]);
     });
     if (step == names.size()) break;
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/interrupt.h"
 #include "base/resources.h"
 #include "pipeline/calibrator.h"
 #include "pipeline/method.h"
@@ -129,6 +130,7 @@ class Run {
 
   // Solves, packs and writes; returns what the forward goes on with.
   std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor, int64_t tokens) {
+    throw_if_interrupted();
     const ModuleSource source = load_source(model_.checkpoint(), linear);
     const SolvedModule solved = watch_.time("solve", [&] {
       return solve_module(source, factor, tokens, job_.solve, job_.compat_gptqmodel, pool_);

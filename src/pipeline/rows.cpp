@@ -55,8 +55,15 @@ int64_t rows_to_take(const fs::path& path, int64_t available, const RowOptions& 
   return available;
 }
 
+// What the tokenizer's template puts in front of a text. What it puts behind ends a document, not a window.
+TokenRow template_prefix(const Tokenizer& tokenizer) {
+  const TokenRow text = tokenizer.encode("a", {.add_special_tokens = false, .parse_special = false});
+  const TokenRow whole = tokenizer.encode("a", {.add_special_tokens = true, .parse_special = false});
+  return {whole.begin(), std::search(whole.begin(), whole.end(), text.begin(), text.end())};
+}
+
 RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenizer& tokenizer, Log& log) {
-  const TokenRow prefix = tokenizer.encode("", {.add_special_tokens = true, .parse_special = false});
+  const TokenRow prefix = template_prefix(tokenizer);
   const int64_t payload = options.sequence_length - static_cast<int64_t>(prefix.size());
   if (payload <= 0) {
     throw Error(ErrorKind::invalid_argument, "--sequence-length",

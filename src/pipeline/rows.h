@@ -27,10 +27,10 @@ namespace gramian {
 struct RowOptions {
   int64_t sequence_length = 512;
   // How many rows; without a value `samples_default` are taken, or as many as there are.
-  std::optional<int64_t> samples;
+  std::optional<int64_t> samples = std::nullopt;
   int64_t samples_default = 128;  // 0: all
   // Chooses rows of .txt and .jsonl at random instead of evenly or from the start.
-  std::optional<uint64_t> seed;
+  std::optional<uint64_t> seed = std::nullopt;
   // Accept less than half of `samples`.
   bool allow_fewer = false;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 
 namespace gramian {
 namespace {
@@ -52,6 +53,7 @@ void refuse_non_finite(const Checkpoint& checkpoint, ThreadPool& pool, Log& log)
   Progress progress(log, "tensors scanned", static_cast<int64_t>(checkpoint.tensors().size()));
   double done = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
+    throw_if_interrupted();
     progress.update(done++, name);
     const auto values = static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
     std::vector<int64_t> found(static_cast<size_t>((values + kChunk - 1) / kChunk));

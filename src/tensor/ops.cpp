@@ -110,6 +110,12 @@ bool cpu_has_bf16() {
 #endif
 }
 
-std::string libtorch_version() { return at::show_config().substr(0, at::show_config().find('\n')); }
+std::string libtorch_version() {
+  const std::string config = at::show_config(), key = "TORCH_VERSION=";
+  const size_t found = config.find(key);
+  if (found == std::string::npos) return "unknown";
+  const size_t begin = found + key.size();
+  return config.substr(begin, config.find_first_of(", \n", begin) - begin);
+}
 
 }  // namespace gramian::tensor

@@ -56,7 +56,7 @@ class InferenceScope {
 void set_threads(int threads);
 // Whether the CPU multiplies bf16 in hardware.
 bool cpu_has_bf16();
-// The version of the LibTorch loaded now.
+// The version of the LibTorch loaded now, like "2.13.0"; "unknown" where it does not say.
 std::string libtorch_version();
 
 }  // namespace gramian::tensor

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "formats/file_fixture.h"
+#include "support/files.h"
 #include "tensor/ops.h"
 
 namespace gramian {

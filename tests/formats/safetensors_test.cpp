@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "formats/file_fixture.h"
+#include "support/files.h"
 #include "tensor/ops.h"
 
 namespace gramian {

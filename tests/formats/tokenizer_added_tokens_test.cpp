@@ -74,11 +74,15 @@ TEST(AddedTokensTest, TokensInsideSwallowedWhiteSpace) {
 
 TEST(AddedTokensTest, SingleWord) {
   const Json json = with_tokens({"word"}, {"single_word"});
-  for (const std::string text : {"words", "sword", "_word", "word1", "\u00E9word", "word\u0301", "wordword"}) {
+  for (const std::string text :
+       {"words", "sword", "_word", "word1", "\u00E9word", "word\u0301", "wordword"}) {
     EXPECT_EQ(encode(json, text), text);
   }
   EXPECT_EQ(encode(json, "word"), "{300}");
-  EXPECT_EQ(encode(json, "a word, (word) word.\u20AC" "word"), "a {300}, ({300}) {300}.\u20AC{300}");
+  EXPECT_EQ(encode(json,
+                   "a word, (word) word.\u20AC"
+                   "word"),
+            "a {300}, ({300}) {300}.\u20AC{300}");
 }
 
 TEST(AddedTokensTest, NormalizedTokensMatchNormalizedText) {

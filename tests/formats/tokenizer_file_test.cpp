@@ -40,13 +40,16 @@ TEST(TokenizerFileTest, DamagedFilesAreCorrupt) {
        {"model.vocab.a: expected an id", [](Json& j) { j["model"]["vocab"]["a"] = 1.5; }},
        {"id 98 is given to two words", [](Json& j) { j["model"]["vocab"]["a"] = 98; }},
        {"model.merges: expected an array", [](Json& j) { j["model"].erase("merges"); }},
-       {"model.merges[1]: \"q1\" is not in the vocabulary", [](Json& j) { j["model"]["merges"][1] = "q1 a"; }},
+       {"model.merges[1]: \"q1\" is not in the vocabulary",
+        [](Json& j) { j["model"]["merges"][1] = "q1 a"; }},
        {"model.merges[1]: \"ax\" is not in the vocabulary", [](Json& j) { j["model"]["merges"][1] = "a x"; }},
        {"model.merges[0]: expected two words", [](Json& j) { j["model"]["merges"][0] = "ab"; }},
        {"model.merges[0]: expected two words", [](Json& j) { j["model"]["merges"][0] = "a b c"; }},
-       {"model.merges[0]: expected \"left right\"", [](Json& j) { j["model"]["merges"][0] = {"a", "b", "c"}; }},
+       {"model.merges[0]: expected \"left right\"",
+        [](Json& j) { j["model"]["merges"][0] = {"a", "b", "c"}; }},
        {"model.merges[0]: expected \"left right\"", [](Json& j) { j["model"]["merges"][0] = 7; }},
-       {"model.unk_token: \"<unk>\" is not in the vocabulary", [](Json& j) { j["model"]["unk_token"] = "<unk>"; }},
+       {"model.unk_token: \"<unk>\" is not in the vocabulary",
+        [](Json& j) { j["model"]["unk_token"] = "<unk>"; }},
        {"model.ignore_merges: expected true or false", [](Json& j) { j["model"]["ignore_merges"] = "yes"; }},
        {"added_tokens: expected an array", [](Json& j) { j["added_tokens"] = 1; }},
        {"added_tokens[0].id", [](Json& j) { j["added_tokens"] = {added_token(-5, "<a>")}; }},
@@ -57,7 +60,8 @@ TEST(TokenizerFileTest, DamagedFilesAreCorrupt) {
         [](Json& j) {
           j["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Sideways"}};
         }},
-       {"pre_tokenizer.pattern", [](Json& j) { j["pre_tokenizer"] = {{"type", "Split"}, {"behavior", "Isolated"}}; }},
+       {"pre_tokenizer.pattern",
+        [](Json& j) { j["pre_tokenizer"] = {{"type", "Split"}, {"behavior", "Isolated"}}; }},
        {"is not among special_tokens",
         [](Json& j) {
           j["post_processor"] = Json::parse(
@@ -75,7 +79,8 @@ TEST(TokenizerFileTest, KindsNotBuiltAreNamed) {
        {"a model without a type", [](Json& j) { j["model"].erase("type"); }},
        {"normalizer type \"Lowercase\"", [](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }},
        {"pre_tokenizer type \"Whitespace\"", [](Json& j) { j["pre_tokenizer"] = {{"type", "Whitespace"}}; }},
-       {"post_processor type \"BertProcessing\"", [](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }},
+       {"post_processor type \"BertProcessing\"",
+        [](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }},
        {"decoder type \"WordPiece\"", [](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }},
        {"without a decoder", [](Json& j) { j["decoder"] = nullptr; }},
        {"model.dropout", [](Json& j) { j["model"]["dropout"] = 0.1; }},
@@ -94,10 +99,12 @@ TEST(TokenizerFileTest, KindsNotBuiltAreNamed) {
 }
 
 TEST(TokenizerFileTest, BrokenJsonNamesTheLine) {
-  EXPECT_NE(load_error(std::string("{\n\"model\": ]}"), ErrorKind::corrupt_data).find("line 2"), std::string::npos);
+  EXPECT_NE(load_error(std::string("{\n\"model\": ]}"), ErrorKind::corrupt_data).find("line 2"),
+            std::string::npos);
   load_error(std::string(), ErrorKind::corrupt_data);
   load_error(std::string("{\"a\": \"\xFF\"}"), ErrorKind::corrupt_data);
-  const std::string twice = load_error(std::string(R"({"model": {"vocab": {"a": 1, "a": 2}}})"), ErrorKind::corrupt_data);
+  const std::string twice =
+      load_error(std::string(R"({"model": {"vocab": {"a": 1, "a": 2}}})"), ErrorKind::corrupt_data);
   EXPECT_NE(twice.find("duplicate"), std::string::npos) << twice;
 }
 
@@ -113,7 +120,8 @@ TEST(TokenizerFileTest, AMissingFileIsTheCallersMistake) {
 TEST(TokenizerFileTest, EveryTruncationIsAnError) {
   Json json = small_tokenizer({"a b"});
   const std::string text = json.dump();
-  for (size_t length = 0; length < text.size(); length += 97) load_error(text.substr(0, length), ErrorKind::corrupt_data);
+  for (size_t length = 0; length < text.size(); length += 97)
+    load_error(text.substr(0, length), ErrorKind::corrupt_data);
 }
 
 TEST(TokenizerFileTest, BytesWithoutEntry) {

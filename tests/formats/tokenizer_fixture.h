@@ -1,5 +1,5 @@
-// A small byte-level tokenizer.json that tests change and write to a temporary file. The id of each byte's token is the
-// byte itself, so ids read as characters; words of merges follow from 256 on.
+// A small byte-level tokenizer.json that tests change and write to a temporary file. The id of each byte's
+// token is the byte itself, so ids read as characters; words of merges follow from 256 on.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ inline std::vector<std::string> byte_characters() {
 }
 
 inline Json added_token(int64_t id, const std::string& content) {
-  return {{"id", id},        {"content", content}, {"single_word", false}, {"lstrip", false},
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", false}};
 }
 

@@ -14,11 +14,12 @@
 namespace gramian {
 namespace {
 
+using namespace std::string_literals;
 using namespace testing_support;
 
 TEST(TokenizerTest, EveryByteIsItsToken) {
   const Tokenizer tokenizer = load(small_tokenizer());
-  const std::string text("a \n\t\0\x7F\xC3\xA9 \xE6\xA8\xA1\xF0\x9F\x98\x80", 19);
+  const std::string text = "a \n\t\0\x7F\xC3\xA9 \xE6\xA8\xA1\xF0\x9F\x98\x80"s;
   EXPECT_EQ(tokenizer.encode(text), bytes_of(text));
   EXPECT_EQ(tokenizer.decode(bytes_of(text)), text);
   EXPECT_EQ(tokenizer.encode(""), Ids{});
@@ -69,7 +70,8 @@ std::vector<std::string> merge_naively(const std::string& text, const std::vecto
 }
 
 TEST(TokenizerTest, PiecesOfEveryLengthMergeLikeTheTextbook) {
-  const std::vector<std::string> merges{"b a", "a a", "a b", "ab ab", "aa b", "c c", "ba ba", "cc cc", "aab ab"};
+  const std::vector<std::string> merges{"b a", "a a",   "a b",   "ab ab", "aa b",
+                                        "c c", "ba ba", "cc cc", "aab ab"};
   const Json json = small_tokenizer(merges);
   const Tokenizer tokenizer = load(json);
   constexpr unsigned kSeed = 20240611;
@@ -112,7 +114,7 @@ TEST(TokenizerTest, ThreadsEncodeAlike) {
 
 TEST(TokenizerTest, InvalidTextNamesTheOffset) {
   const Tokenizer tokenizer = load(small_tokenizer());
-  const std::map<std::string, int> cases{{"\x80", 0},         {"ab\xC3", 2},     {"0123456789\xFFz", 10},
+  const std::map<std::string, int> cases{{"\x80", 0},         {"ab\xC3", 2},    {"0123456789\xFFz", 10},
                                          {"\xED\xA0\x80", 0}, {"x\xC0\xAF", 1}, {"\xF4\x90\x80\x80", 0}};
   for (const auto& [text, offset] : cases) {
     try {
@@ -178,8 +180,10 @@ TEST(TokenizerTest, SurfaceFormsAreComposed) {
   Json json = small_tokenizer();
   json["normalizer"] = {{"type", "NFC"}};
   // e + acute, then q + dot above + dot below in the wrong order, then the Jamo of a Hangul syllable
-  EXPECT_EQ(load(json).encode("e\u0301 q\u0307\u0323 \u1100\u1161\u11A8"), bytes_of("\u00E9 q\u0323\u0307 \uAC01"));
-  json["normalizer"] = Json::parse(R"({"type": "Sequence", "normalizers": [{"type": "NFKD"}, {"type": "NFC"}]})");
+  EXPECT_EQ(load(json).encode("e\u0301 q\u0307\u0323 \u1100\u1161\u11A8"),
+            bytes_of("\u00E9 q\u0323\u0307 \uAC01"));
+  json["normalizer"] =
+      Json::parse(R"({"type": "Sequence", "normalizers": [{"type": "NFKD"}, {"type": "NFC"}]})");
   EXPECT_EQ(load(json).encode("\uFB01 \u00E9"), bytes_of("fi \u00E9"));
 }
 
@@ -199,7 +203,8 @@ TEST(TokenizerTest, BundledModel) {
   const std::filesystem::path path = "models/tinystories/tokenizer.json";
   ASSERT_TRUE(std::filesystem::exists(path)) << "run from the root of the source tree";
   const Tokenizer tokenizer(path);
-  const std::string text = "Once upon a time, there was a little girl. It's 1234 o'clock!\n\n  She said: \"Hi\" \u00E9\n";
+  const std::string text =
+      "Once upon a time, there was a little girl. It's 1234 o'clock!\n\n  She said: \"Hi\" \u00E9\n";
   const Ids ids = tokenizer.encode(text);
   EXPECT_LT(ids.size(), text.size() / 2);
   EXPECT_LT(*std::max_element(ids.begin(), ids.end()), tokenizer.vocab_size());

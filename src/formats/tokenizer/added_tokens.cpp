@@ -12,8 +12,8 @@ namespace {
 
 // Unicode TR 18's word characters.
 std::string word_pattern() {
-  return str("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}", unicode_additions("L"), unicode_additions("M"),
-             unicode_additions("Nd"), "]");
+  return str("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}", unicode_additions("L"),
+             unicode_additions("M"), unicode_additions("Nd"), "]");
 }
 
 // Bytes of white space at the end of `text`.
@@ -85,10 +85,11 @@ AddedTokens::AddedTokens(const JsonNode& node, const Normalizer& normalizer) {
   for (const JsonNode& item : node.items()) {
     AddedToken token = read_token(item);
     if (!by_id_.emplace(token.id, tokens_.size()).second) {
-      throw item.corrupt(str("id ", token.id, " is given to \"", find(token.id)->content, "\" and \"", token.content,
-                             "\""));
+      throw item.corrupt(
+          str("id ", token.id, " is given to \"", find(token.id)->content, "\" and \"", token.content, "\""));
     }
-    if (!contents.insert(token.content).second) throw item.corrupt(str("\"", token.content, "\" is listed twice"));
+    if (!contents.insert(token.content).second)
+      throw item.corrupt(str("\"", token.content, "\" is listed twice"));
     const auto index = static_cast<uint32_t>(tokens_.size());
     token.surface = token.normalized ? normalizer(token.content) : token.content;
     (token.normalized ? normalized_ : raw_).insert(token.surface, index);

@@ -58,8 +58,9 @@ class AddedTokens {
   // Null when `id` is no added token.
   const AddedToken* find(int64_t id) const noexcept;
 
-  // Cuts the tokens that match the raw text (`normalized` false) or the normalized text out of `text`: the leftmost
-  // match wins, at one place the longest. With `parse_special` false special tokens stay part of the ordinary text.
+  // Cuts the tokens that match the raw text (`normalized` false) or the normalized text out of `text`: the
+  // leftmost match wins, at one place the longest. With `parse_special` false special tokens stay part of the
+  // ordinary text.
   std::vector<Section> split(std::string_view text, bool normalized, bool parse_special) const;
 
  private:

@@ -50,7 +50,8 @@ Bpe::Bpe(const JsonNode& node, bool byte_level) : file_(node.file()), byte_level
   const JsonNode unknown = node["unk_token"];
   if (unknown.has_value()) {
     const auto found = vocabulary_.find(unknown.string());
-    if (found == vocabulary_.end()) throw unknown.corrupt(str("\"", unknown.string(), "\" is not in the vocabulary"));
+    if (found == vocabulary_.end())
+      throw unknown.corrupt(str("\"", unknown.string(), "\" is not in the vocabulary"));
     unknown_ = found->second;
   }
 }
@@ -78,7 +79,8 @@ void Bpe::read_vocabulary(const JsonNode& node) {
   std::string bytes;
   byte_ids_.fill(-1);
   for (const auto& [word, value] : node.json().items()) {
-    if (!value.is_number_integer()) throw node[word].corrupt(str("expected an id, found ", value.type_name()));
+    if (!value.is_number_integer())
+      throw node[word].corrupt(str("expected an id, found ", value.type_name()));
     if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(kMaxId)) {
       throw node[word].corrupt(str("id ", value.dump(), " is not in 0 to ", kMaxId));
     }
@@ -168,7 +170,8 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch, std::vector<int64_
 void Bpe::no_entry(std::string_view symbol) const {
   std::string bytes;
   for (const char c : symbol) bytes += byte_entry(static_cast<unsigned char>(c));
-  throw Error(ErrorKind::invalid_argument, file_, str("the vocabulary has no entry for ", bytes, " of the text"),
+  throw Error(ErrorKind::invalid_argument, file_,
+              str("the vocabulary has no entry for ", bytes, " of the text"),
               "use a tokenizer with an entry for every byte, or with an unk_token");
 }
 
@@ -197,7 +200,8 @@ void Bpe::split_characters(std::string_view piece, std::vector<int32_t>& symbols
       continue;
     }
     const auto entry = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
-    if (byte_fallback_ && std::all_of(character.begin(), character.end(), [&](char c) { return entry(c) >= 0; })) {
+    if (byte_fallback_ &&
+        std::all_of(character.begin(), character.end(), [&](char c) { return entry(c) >= 0; })) {
       for (const char c : character) symbols.push_back(entry(c));
       after_unknown = false;
       continue;
@@ -232,7 +236,8 @@ void Bpe::merge_short(std::vector<int32_t>& symbols) const {
   symbols.resize(count);
 }
 
-// A heap of (rank, place) over a linked list: n log n. An entry is stale when its place's pair has another rank now.
+// A heap of (rank, place) over a linked list: n log n. An entry is stale when its place's pair has another
+// rank now.
 void Bpe::merge_long(std::vector<int32_t>& symbols, BpeScratch& scratch) const {
   std::vector<BpeScratch::Node>& nodes = scratch.nodes_;
   std::vector<uint64_t>& queue = scratch.queue_;

@@ -82,15 +82,15 @@ class BpeScratch {
 
 class Bpe {
  public:
-  // `node` is the "model" member. With `byte_level` the first symbols are bytes, else characters (with byte fallback
-  // if the file says so). Throws corrupt_data for merges of or to words that the vocabulary lacks, and unsupported for
-  // model types and options that are not built.
+  // `node` is the "model" member. With `byte_level` the first symbols are bytes, else characters (with byte
+  // fallback if the file says so). Throws corrupt_data for merges of or to words that the vocabulary lacks,
+  // and unsupported for model types and options that are not built.
   Bpe(const JsonNode& node, bool byte_level);
 
   // The vocabulary as written in the file.
   const StringIds& vocabulary() const noexcept { return vocabulary_; }
-  // Appends the ids of `piece` (not empty). Throws invalid_argument for a symbol without a vocabulary entry when the
-  // file names no unknown token. Thread-safe with one scratch per thread.
+  // Appends the ids of `piece` (not empty). Throws invalid_argument for a symbol without a vocabulary entry
+  // when the file names no unknown token. Thread-safe with one scratch per thread.
   void encode(std::string_view piece, BpeScratch& scratch, std::vector<int64_t>& ids) const;
 
  private:
@@ -110,8 +110,8 @@ class Bpe {
   bool fuse_unknown_ = false;
   int32_t unknown_ = -1;
   StringIds vocabulary_;
-  StringIds pieces_;                    // whole pieces as they reach the model; only with ignore_merges
-  std::array<int32_t, 256> byte_ids_;   // of the byte-level characters, or of the <0xHH> entries; -1: none
+  StringIds pieces_;                   // whole pieces as they reach the model; only with ignore_merges
+  std::array<int32_t, 256> byte_ids_;  // of the byte-level characters, or of the <0xHH> entries; -1: none
   std::optional<MergeTable> merges_;
 };
 

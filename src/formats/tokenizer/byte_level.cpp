@@ -17,7 +17,8 @@ constexpr std::array<int16_t, 0x144> make_table() {
   std::array<int16_t, 0x144> byte_of{};
   for (int16_t& entry : byte_of) entry = -1;
   int next = 0x100;
-  for (int byte = 0; byte < 256; ++byte) byte_of[is_printable(byte) ? byte : next++] = static_cast<int16_t>(byte);
+  for (int byte = 0; byte < 256; ++byte)
+    byte_of[is_printable(byte) ? byte : next++] = static_cast<int16_t>(byte);
   return byte_of;
 }
 

@@ -115,7 +115,8 @@ void Decoder::apply(const Strip& strip, std::vector<std::string>& tokens) {
     for (int64_t i = 0; i < strip.start && text.starts_with(strip.content); ++i) {
       text.remove_prefix(strip.content.size());
     }
-    for (int64_t i = 0; i < strip.stop && text.ends_with(strip.content); ++i) text.remove_suffix(strip.content.size());
+    for (int64_t i = 0; i < strip.stop && text.ends_with(strip.content); ++i)
+      text.remove_suffix(strip.content.size());
     token = std::string(text);
   }
 }

@@ -5,8 +5,8 @@
 namespace gramian::tokenizer {
 namespace {
 
-// nlohmann's parser lets the last of two equal keys win, so the keys of each open object are counted and compared with
-// the size of the finished object.
+// nlohmann's parser lets the last of two equal keys win, so the keys of each open object are counted and
+// compared with the size of the finished object.
 class DuplicateKeys {
  public:
   explicit DuplicateKeys(std::string where) : where_(std::move(where)) {}
@@ -40,10 +40,11 @@ class DuplicateKeys {
 Json parse(const std::string& text, const std::string& where) {
   DuplicateKeys duplicates(where);
   try {
-    return Json::parse(text, [&](int, Json::parse_event_t event, Json& parsed) { return duplicates(event, parsed); });
+    return Json::parse(
+        text, [&](int, Json::parse_event_t event, Json& parsed) { return duplicates(event, parsed); });
   } catch (const Json::exception& error) {
-    const std::string text = error.what();  // begins with "[json.exception...] "
-    throw Error(ErrorKind::corrupt_data, where, "not valid JSON: " + text.substr(text.find(' ') + 1),
+    const std::string fault = error.what();  // begins with "[json.exception...] "
+    throw Error(ErrorKind::corrupt_data, where, "not valid JSON: " + fault.substr(fault.find(' ') + 1),
                 "download the file again");
   }
 }
@@ -61,7 +62,8 @@ std::vector<JsonNode> JsonNode::items() const {
   require_array();
   std::vector<JsonNode> nodes;
   nodes.reserve(value_->size());
-  for (size_t i = 0; i < value_->size(); ++i) nodes.emplace_back(&(*value_)[i], file_, str(path_, "[", i, "]"));
+  for (size_t i = 0; i < value_->size(); ++i)
+    nodes.emplace_back(&(*value_)[i], file_, str(path_, "[", i, "]"));
   return nodes;
 }
 

@@ -16,14 +16,15 @@ using Json = nlohmann::json;
 // Vocabulary ids lie in [0, 2^31 - 1).
 inline constexpr int64_t kMaxId = (int64_t{1} << 31) - 2;
 
-// The only place where tokenizer.json is parsed. A tree with ordered keys is not used here: its objects search
-// linearly, and a vocabulary is one object of a hundred thousand keys. Throws corrupt_data with line and column;
-// duplicate keys are refused.
+// The only place where tokenizer.json is parsed. A tree with ordered keys is not used here: its objects
+// search linearly, and a vocabulary is one object of a hundred thousand keys. Throws corrupt_data with line
+// and column; duplicate keys are refused.
 Json parse(const std::string& text, const std::string& where);
 
 class JsonNode {
  public:
-  // `value` may be null (absent); it must outlive the node. `path` is for messages, for example "model.merges[3]".
+  // `value` may be null (absent); it must outlive the node. `path` is for messages, for example
+  // "model.merges[3]".
   JsonNode(const Json* value, std::string file, std::string path);
 
   // Absent and JSON null are the same thing.

@@ -35,8 +35,8 @@ bool is_surely_normalized(std::string_view text, UnicodeForm form) noexcept {
 std::string normalize_unicode(std::string_view text, UnicodeForm form) {
   if (is_surely_normalized(text, form)) return std::string(text);
   const utf8proc_option_t options = options_of(form);
-  // utf8proc's own whole-string decomposition orders marks by exchanging neighbours, which is quadratic for a long run
-  // of them; only its tables and its composition are used.
+  // utf8proc's own whole-string decomposition orders marks by exchanging neighbours, which is quadratic for a
+  // long run of them; only its tables and its composition are used.
   std::vector<utf8proc_int32_t> points;
   points.reserve(text.size());
   int last_bound_class = 0;
@@ -59,7 +59,8 @@ std::string normalize_unicode(std::string_view text, UnicodeForm form) {
   GRAMIAN_CHECK(length >= 0, "utf8proc: ", utf8proc_errmsg(length));
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(out, static_cast<char32_t>(points[static_cast<size_t>(i)]));
+  for (utf8proc_ssize_t i = 0; i < length; ++i)
+    append_utf8(out, static_cast<char32_t>(points[static_cast<size_t>(i)]));
   return out;
 }
 
@@ -118,7 +119,9 @@ std::string Normalizer::operator()(std::string_view text) const {
   return out;
 }
 
-std::string Normalizer::apply(const UnicodeForm& form, std::string_view text) { return normalize_unicode(text, form); }
+std::string Normalizer::apply(const UnicodeForm& form, std::string_view text) {
+  return normalize_unicode(text, form);
+}
 
 std::string Normalizer::apply(const Prepend& prepend, std::string_view text) {
   return text.empty() ? std::string() : prepend.text + std::string(text);

@@ -1,5 +1,6 @@
 // The post_processor of tokenizer.json: adds special tokens round a sequence.
-// Built: TemplateProcessing (its "single" form), ByteLevel (which changes offsets only), Sequences of them, null.
+// Built: TemplateProcessing (its "single" form), ByteLevel (which changes offsets only), Sequences of them,
+// null.
 #pragma once
 
 #include <cstdint>

@@ -113,8 +113,9 @@ void PreTokenizer::add(const JsonNode& node, int depth) {
                               node["invert"].boolean_or(false)});
   } else if (type == "Digits") {
     const bool individual = node["individual_digits"].boolean_or(false);
-    steps_.emplace_back(Split{Regex(str("[\\p{N}", unicode_additions("N"), "]"), node.file() + ": " + node.path()),
-                              individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
+    steps_.emplace_back(
+        Split{Regex(str("[\\p{N}", unicode_additions("N"), "]"), node.file() + ": " + node.path()),
+              individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
   } else if (type == "ByteLevel") {
     add_byte_level(node);
   } else if (type == "Metaspace") {
@@ -131,7 +132,8 @@ void PreTokenizer::add_byte_level(const JsonNode& node) {
   if (node["add_prefix_space"].boolean_or(true)) steps_.emplace_back(PrefixSpace{});
   if (node["use_regex"].boolean_or(true)) {
     const Json pattern = kGpt2Pattern;
-    steps_.emplace_back(Split{Regex(JsonNode(&pattern, node.file(), node.path())), SplitBehavior::isolated, false});
+    steps_.emplace_back(
+        Split{Regex(JsonNode(&pattern, node.file(), node.path())), SplitBehavior::isolated, false});
   }
   byte_level_ = true;
 }
@@ -180,7 +182,8 @@ void PreTokenizer::apply(const Split& split, const Piece& piece, TextArena&, std
   for (const Span& span : arrange(cover(piece.text, split.pattern, split.invert), split.behavior)) {
     const ByteRange range = span.range;
     if (range.begin == range.end) continue;
-    out.push_back({piece.text.substr(range.begin, range.end - range.begin), piece.at_start && range.begin == 0});
+    out.push_back(
+        {piece.text.substr(range.begin, range.end - range.begin), piece.at_start && range.begin == 0});
   }
 }
 
@@ -189,7 +192,8 @@ void PreTokenizer::apply(const PrefixSpace&, const Piece& piece, TextArena& aren
   out.push_back({arena.keep(" " + std::string(piece.text)), piece.at_start});
 }
 
-void PreTokenizer::apply(const Metaspace& metaspace, const Piece& piece, TextArena& arena, std::vector<Piece>& out) {
+void PreTokenizer::apply(const Metaspace& metaspace, const Piece& piece, TextArena& arena,
+                         std::vector<Piece>& out) {
   std::string text;
   text.reserve(piece.text.size() + metaspace.replacement.size());
   const bool prepend = metaspace.scheme == PrependScheme::always ||

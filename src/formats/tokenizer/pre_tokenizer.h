@@ -33,8 +33,8 @@ class PreTokenizer {
  public:
   // `node` may be absent: a stretch is one piece then. Throws unsupported for a type that is not built.
   explicit PreTokenizer(const JsonNode& node);
-  // True when the last step is ByteLevel: the model's symbols are bytes then, else characters. Pieces always hold
-  // plain UTF-8; the byte table is applied to the vocabulary instead.
+  // True when the last step is ByteLevel: the model's symbols are bytes then, else characters. Pieces always
+  // hold plain UTF-8; the byte table is applied to the vocabulary instead.
   bool byte_level() const noexcept { return byte_level_; }
   // Appends the pieces of `text` to `pieces`; they view `text` or texts in `arena`.
   void operator()(std::string_view text, bool at_start, TextArena& arena, std::vector<Piece>& pieces) const;
@@ -60,7 +60,8 @@ class PreTokenizer {
   static Metaspace read_metaspace(const JsonNode& node);
   static void apply(const Split& split, const Piece& piece, TextArena& arena, std::vector<Piece>& out);
   static void apply(const PrefixSpace& prefix, const Piece& piece, TextArena& arena, std::vector<Piece>& out);
-  static void apply(const Metaspace& metaspace, const Piece& piece, TextArena& arena, std::vector<Piece>& out);
+  static void apply(const Metaspace& metaspace, const Piece& piece, TextArena& arena,
+                    std::vector<Piece>& out);
 
   std::vector<Step> steps_;
   bool byte_level_ = false;

@@ -18,7 +18,8 @@ struct Release {
 using Code = std::unique_ptr<pcre2_code, Release<pcre2_code, pcre2_code_free>>;
 using CompileContext =
     std::unique_ptr<pcre2_compile_context, Release<pcre2_compile_context, pcre2_compile_context_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Release<pcre2_match_context, pcre2_match_context_free>>;
+using MatchContext =
+    std::unique_ptr<pcre2_match_context, Release<pcre2_match_context, pcre2_match_context_free>>;
 using MatchData = std::unique_ptr<pcre2_match_data, Release<pcre2_match_data, pcre2_match_data_free>>;
 
 std::string message_of(int code) {
@@ -42,8 +43,8 @@ Code compile(std::string_view pattern, uint32_t options, CompileFault& fault) {
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset,
-                          context.get()));
+  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error,
+                          &offset, context.get()));
   if (code == nullptr) {
     fault = {message_of(error), offset};
     return code;
@@ -57,8 +58,8 @@ Code compile_own(std::string_view pattern, uint32_t options, const std::string& 
   CompileFault fault;
   Code code = compile(pattern, options, fault);
   if (code == nullptr) {
-    throw Error(ErrorKind::corrupt_data, where, str("PCRE2 refuses the pattern: ", fault.message, " at offset ",
-                                                    fault.offset));
+    throw Error(ErrorKind::corrupt_data, where,
+                str("PCRE2 refuses the pattern: ", fault.message, " at offset ", fault.offset));
   }
   return code;
 }
@@ -79,9 +80,10 @@ Regex::Regex(const JsonNode& node) {
   CompileFault fault;
   Code code = compile(pattern.text, kPatternOptions, fault);
   if (code == nullptr) {
-    const size_t source = fault.offset < pattern.origin.size() ? pattern.origin[fault.offset] : node.string().size();
-    throw node.corrupt(str("not a regular expression: ", fault.message, " at offset ", source, " of \"", node.string(),
-                           "\""));
+    const size_t source =
+        fault.offset < pattern.origin.size() ? pattern.origin[fault.offset] : node.string().size();
+    throw node.corrupt(str("not a regular expression: ", fault.message, " at offset ", source, " of \"",
+                           node.string(), "\""));
   }
   state_ = std::make_unique<State>(State{std::move(code), node.file() + ": " + node.path()});
 }
@@ -107,11 +109,11 @@ class Matcher {
         data_(pcre2_match_data_create(1, nullptr)),
         context_(pcre2_match_context_create(nullptr)) {
     GRAMIAN_CHECK(data_ != nullptr && context_ != nullptr, "no memory for a PCRE2 match");
-    // Backtracking through a run as long as the text is legitimate (PCRE2's own limit of ten million steps is too
-    // small for a text of some megabytes), exponential blow-up is not.
+    // Backtracking through a run as long as the text is legitimate (PCRE2's own limit of ten million steps is
+    // too small for a text of some megabytes), exponential blow-up is not.
     const uint64_t limit = 10'000'000 + 100 * static_cast<uint64_t>(text.size());
-    pcre2_set_match_limit(context_.get(),
-                          static_cast<uint32_t>(std::min<uint64_t>(limit, std::numeric_limits<uint32_t>::max())));
+    pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(std::min<uint64_t>(
+                                              limit, std::numeric_limits<uint32_t>::max())));
   }
 
   // The first match at or behind `from`; false when there is none.
@@ -122,8 +124,8 @@ class Matcher {
     if (result == PCRE2_ERROR_NOMATCH) return false;
     if (result < 0) {
       throw Error(ErrorKind::corrupt_data, where,
-                  str("the regular expression failed at byte ", from, " of a text of ", text_.size(), " bytes: ",
-                      message_of(result)),
+                  str("the regular expression failed at byte ", from, " of a text of ", text_.size(),
+                      " bytes: ", message_of(result)),
                   "the tokenizer's pattern is too costly for this text");
     }
     const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data_.get());
@@ -137,8 +139,8 @@ class Matcher {
 
  private:
   int match(size_t from, uint32_t options) {
-    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), from, options, data_.get(),
-                       context_.get());
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), from, options,
+                       data_.get(), context_.get());
   }
 
   const pcre2_code* code_;

@@ -16,7 +16,8 @@ constexpr const char* kSpace =
 constexpr const char* kNotSpace =
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}";
-// Oniguruma counts the superscript digits and fractions of Latin-1 among the word characters, but not in a class.
+// Oniguruma counts the superscript digits and fractions of Latin-1 among the word characters, but not in a
+// class.
 std::string word_members(bool in_class) {
   return str("\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", in_class ? "" : "\\xb2\\xb3\\xb9\\xbc-\\xbe",
              unicode_additions("L"), unicode_additions("M"), unicode_additions("Nd"));
@@ -29,9 +30,14 @@ struct Bracket {
 };
 // Oniguruma's POSIX brackets in Unicode; PCRE2's differ in marks, symbols and U+180E.
 constexpr Bracket kBrackets[] = {
-    {"alpha", "\\p{Alphabetic}"}, {"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"digit", "\\p{Nd}"},
-    {"lower", "\\p{Lowercase}"},  {"upper", "\\p{Uppercase}"},         {"punct", "\\p{P}\\p{S}"},
-    {"space", kSpace},            {"xdigit", kHexDigit},
+    {"alpha", "\\p{Alphabetic}"},
+    {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+    {"digit", "\\p{Nd}"},
+    {"lower", "\\p{Lowercase}"},
+    {"upper", "\\p{Uppercase}"},
+    {"punct", "\\p{P}\\p{S}"},
+    {"space", kSpace},
+    {"xdigit", kHexDigit},
 };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -41,8 +47,8 @@ bool is_script(const std::string& name) {
   const std::string pattern = "\\p{sc:" + name + "}";
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error,
-                                   &offset, nullptr);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF,
+                                   &error, &offset, nullptr);
   pcre2_code_free(code);
   return code != nullptr;
 }
@@ -202,7 +208,8 @@ class Translator {
     if (peek() != '?') return;
     // Options: Ruby's m lets the dot match line ends, which is PCRE2's s.
     size_t end = at_ + 1;
-    while (end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == 'x' || in_[end] == '-')) ++end;
+    while (end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == 'x' || in_[end] == '-'))
+      ++end;
     if (end == at_ + 1 || end == in_.size() || (in_[end] != ':' && in_[end] != ')')) return;
     std::string options = in_.substr(at_, end - at_);
     for (char& c : options) {
@@ -227,7 +234,8 @@ class Translator {
     if (in_[end] != '}' || !(has_low || has_high)) return emit("{");
     const char behind = end + 1 < in_.size() ? in_[end + 1] : '\0';
     // Ruby repeats the repetition where PCRE2 makes it possessive, and makes {n}? optional.
-    if (behind == '+' || (behind == '?' && !has_comma)) throw not_built(str("an interval followed by ", behind));
+    if (behind == '+' || (behind == '?' && !has_comma))
+      throw not_built(str("an interval followed by ", behind));
     emit(str("{", has_low ? "" : "0", in_.substr(at_, end + 1 - at_)));
     at_ = end + 1;
   }

@@ -7,7 +7,7 @@ namespace gramian::tokenizer {
 namespace {
 
 struct Scan {
-  size_t length = 0;    // bytes of the sequence, or of its well-formed beginning (at least 1)
+  size_t length = 0;  // bytes of the sequence, or of its well-formed beginning (at least 1)
   bool valid = false;
 };
 
@@ -56,14 +56,12 @@ char32_t next_code_point(std::string_view text, size_t& at) noexcept {
   const size_t length = utf8_length(text[at]);
   at += length;
   switch (length) {
-    case 1:
-      return bytes[0];
-    case 2:
-      return (bytes[0] & 0x1Fu) << 6 | (bytes[1] & 0x3Fu);
-    case 3:
-      return (bytes[0] & 0x0Fu) << 12 | (bytes[1] & 0x3Fu) << 6 | (bytes[2] & 0x3Fu);
+    case 1: return bytes[0];
+    case 2: return (bytes[0] & 0x1Fu) << 6 | (bytes[1] & 0x3Fu);
+    case 3: return (bytes[0] & 0x0Fu) << 12 | (bytes[1] & 0x3Fu) << 6 | (bytes[2] & 0x3Fu);
     default:
-      return (bytes[0] & 0x07u) << 18 | (bytes[1] & 0x3Fu) << 12 | (bytes[2] & 0x3Fu) << 6 | (bytes[3] & 0x3Fu);
+      return (bytes[0] & 0x07u) << 18 | (bytes[1] & 0x3Fu) << 12 | (bytes[2] & 0x3Fu) << 6 |
+             (bytes[3] & 0x3Fu);
   }
 }
 
@@ -95,14 +93,16 @@ std::string replace_invalid_utf8(std::string_view text) {
     text.remove_prefix(good);
     if (text.empty()) break;
     out.append("\xEF\xBF\xBD");
-    text.remove_prefix(scan_sequence(reinterpret_cast<const unsigned char*>(text.data()), text.size()).length);
+    text.remove_prefix(
+        scan_sequence(reinterpret_cast<const unsigned char*>(text.data()), text.size()).length);
   }
   return out;
 }
 
 bool is_white_space(char32_t c) noexcept {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 }  // namespace gramian::tokenizer

@@ -8,8 +8,8 @@
 
 namespace gramian::tokenizer {
 
-// Offset of the first byte that does not belong to well-formed UTF-8 (no surrogates, nothing above U+10FFFF, no
-// overlong form), or std::string_view::npos.
+// Offset of the first byte that does not belong to well-formed UTF-8 (no surrogates, nothing above U+10FFFF,
+// no overlong form), or std::string_view::npos.
 size_t find_invalid_utf8(std::string_view text) noexcept;
 
 // Bytes of the code point that starts with `lead`; for well-formed UTF-8 only.
@@ -23,8 +23,8 @@ char32_t next_code_point(std::string_view text, size_t& at) noexcept;
 
 void append_utf8(std::string& out, char32_t code_point);
 
-// Copies `bytes`; each maximal part of a bad sequence becomes one U+FFFD (Unicode 15, section 3.9, "Substitution of
-// Maximal Subparts").
+// Copies `bytes`; each maximal part of a bad sequence becomes one U+FFFD (Unicode 15, section 3.9,
+// "Substitution of Maximal Subparts").
 std::string replace_invalid_utf8(std::string_view bytes);
 
 // Unicode White_Space.

@@ -6,6 +6,7 @@ namespace {
 
 DecoderSpec describe(const ConfigReader& config) {
   DecoderSpec spec = describe_dense(config);
+  turn_whole_heads(config, spec);
   for (AttentionSpec& attention : spec.attention) {
     attention.qkv_bias = config.boolean_or("attention_bias", false);
     attention.o_bias = attention.qkv_bias;

@@ -4,5 +4,7 @@
 int main(int argc, char** argv) {
   return gramian::golden::run(argc, argv, "qqq_checkpoint", [](const std::filesystem::path& root) {
     gramian::golden::collect_modules(root);
+    gramian::golden::collect_logits(root);
+    gramian::golden::collect_requantize(root);
   });
 }

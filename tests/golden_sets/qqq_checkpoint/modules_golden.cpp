@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,8 +13,6 @@
 
 namespace gramian::golden {
 namespace {
-
-constexpr std::string_view kOutputs = "_outputs.safetensors";
 
 // A module's stored tensors, and its shape as B tells it.
 struct Module {
@@ -98,22 +95,15 @@ void check_round_trip(const std::filesystem::path& folder) {
 }  // namespace
 
 void collect_modules(const std::filesystem::path& root) {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
-    if (entry.path().string().ends_with(kOutputs)) files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  for (const std::filesystem::path& file : files) {
-    const std::string text = file.string();
-    const std::filesystem::path folder = text.substr(0, text.size() - kOutputs.size());
-    if (!std::filesystem::is_directory(folder)) continue;
+  for (const auto& [folder, file] : quantized_folders(root)) {
     const std::string stem = folder.filename().string();
-    add("qqq_modules", stem + ".round_trip", [folder] { check_round_trip(folder); });
+    add("qqq_modules", stem + ".round_trip", [folder = folder] { check_round_trip(folder); });
     const SafetensorsFile outputs(file);
     for (const auto& [name, stored] : outputs.tensors()) {
       if (!name.starts_with("in.")) continue;
       const std::string module = name.substr(3);
-      add("qqq_modules", stem + "." + module, [folder, file, module] { check_output(folder, file, module); });
+      add("qqq_modules", stem + "." + module,
+          [folder = folder, file = file, module] { check_output(folder, file, module); });
     }
   }
 }

@@ -1,0 +1,31 @@
+#include "base/interrupt.h"
+
+#include <csignal>
+
+#include "base/error.h"
+
+namespace gramian {
+namespace {
+
+volatile std::sig_atomic_t arrived = 0;
+
+void remember(int signal) { arrived = signal; }
+
+}  // namespace
+
+void catch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = remember;
+  // The default action returns after the first signal.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+void throw_if_interrupted() {
+  if (arrived == 0) return;
+  throw Error(ErrorKind::interrupted, "", str("stopped by signal ", static_cast<int>(arrived)), "nothing was written");
+}
+
+}  // namespace gramian

@@ -1,0 +1,158 @@
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "support/files.h"
+
+namespace gramian {
+namespace {
+
+namespace fs = std::filesystem;
+using testing_support::error_of;
+using testing_support::file_bytes;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Names in a folder, hidden ones too.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class FileTest : public testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  fs::path root_ = folder_.path();
+};
+
+TEST_F(FileTest, MapsAFile) {
+  const std::string text = std::string(10000, 'x') + "end";
+  write_bytes(root_ / "a", text);
+  const MappedFile file(root_ / "a");
+  EXPECT_EQ(text_of(file.bytes()), text);
+  EXPECT_EQ(file.path(), root_ / "a");
+  // Dropped pages come back from the file.
+  file.drop(file.bytes());
+  file.drop(file.bytes().subspan(5000, 1));
+  file.drop({});
+  EXPECT_EQ(text_of(file.bytes()), text);
+}
+
+TEST_F(FileTest, TheMappingOutlivesTheName) {
+  write_bytes(root_ / "a", "still here");
+  const MappedFile file(root_ / "a");
+  fs::remove(root_ / "a");
+  EXPECT_EQ(text_of(file.bytes()), "still here");
+}
+
+TEST_F(FileTest, AnEmptyFileMapsToNothing) {
+  write_bytes(root_ / "empty", "");
+  EXPECT_TRUE(MappedFile(root_ / "empty").bytes().empty());
+  EXPECT_EQ(read_text(root_ / "empty"), "");
+}
+
+TEST_F(FileTest, RefusesWhatIsNoRegularFile) {
+  ASSERT_EQ(::mkfifo((root_ / "fifo").c_str(), 0600), 0);
+  fs::create_directory(root_ / "folder");
+  fs::create_symlink(root_ / "nowhere", root_ / "dangling");
+  for (const char* name : {"missing", "missing/below", "fifo", "folder", "dangling"}) {
+    const Error error = error_of([&] { MappedFile file(root_ / name); });
+    EXPECT_EQ(error.kind(), ErrorKind::invalid_argument) << name;
+    EXPECT_NE(std::string(error.what()).find((root_ / name).string()), std::string::npos) << error.what();
+  }
+  write_bytes(root_ / "locked", "secret");
+  fs::permissions(root_ / "locked", fs::perms::none);
+  if (::geteuid() == 0) return;  // root reads everything
+  EXPECT_EQ(error_of([&] { MappedFile(root_ / "locked"); }).kind(), ErrorKind::io);
+}
+
+TEST_F(FileTest, WritesAtOffsets) {
+  {
+    OutputFile out(root_ / "a");
+    out.write_at(4, std::as_bytes(std::span(std::string_view("tail"))));
+    out.write_at(0, std::as_bytes(std::span(std::string_view("head"))));
+    out.close();
+    out.close();
+  }
+  EXPECT_EQ(read_text(root_ / "a"), "headtail");
+  EXPECT_EQ(error_of([&] { OutputFile(root_ / "no" / "folder"); }).kind(), ErrorKind::invalid_argument);
+}
+
+TEST_F(FileTest, AtomicWritesLeaveNothingBeside) {
+  for (const char* text : {"first", "", "second"}) {
+    write_atomically(root_ / "a", text);
+    EXPECT_EQ(read_text(root_ / "a"), text);
+  }
+  EXPECT_EQ(names_in(root_), std::vector<std::string>{"a"});
+  // The name belongs to a folder: the rename fails and the temporary file goes away.
+  fs::create_directory(root_ / "folder");
+  EXPECT_ANY_THROW(write_atomically(root_ / "folder", "x"));
+  EXPECT_EQ(names_in(root_), (std::vector<std::string>{"a", "folder"}));
+}
+
+TEST_F(FileTest, StagedFolderAppearsOnCommit) {
+  for (const char* name : {"out", "deep/er/out", "slash/"}) {
+    const fs::path target = root_ / name;
+    StagedDirectory staged(target, false);
+    write_bytes(staged.path() / "a", "content");
+    EXPECT_FALSE(fs::exists(target)) << name;
+    EXPECT_EQ(staged.path().parent_path(), (root_ / name / "").parent_path().parent_path()) << name;
+    staged.commit();
+    EXPECT_EQ(read_text(target / "a"), "content") << name;
+    EXPECT_FALSE(fs::exists(staged.path())) << name;
+  }
+  EXPECT_EQ(names_in(root_), (std::vector<std::string>{"deep", "out", "slash"}));
+}
+
+TEST_F(FileTest, StagedFolderVanishesWithoutCommit) {
+  {
+    const StagedDirectory staged(root_ / "out", false);
+    write_bytes(staged.path() / "a", "content");
+    fs::create_directory(staged.path() / "below");
+  }
+  EXPECT_TRUE(names_in(root_).empty());
+}
+
+TEST_F(FileTest, StagedFolderReplacesOnlyWhenAsked) {
+  fs::create_directory(root_ / "empty");
+  StagedDirectory(root_ / "empty", false).commit();
+  EXPECT_TRUE(fs::is_empty(root_ / "empty"));
+
+  fs::create_directory(root_ / "full");
+  write_bytes(root_ / "full" / "old", "old");
+  const Error occupied = error_of([&] { StagedDirectory(root_ / "full", false); });
+  EXPECT_EQ(occupied.kind(), ErrorKind::invalid_argument);
+  EXPECT_NE(std::string(occupied.what()).find("--force"), std::string::npos) << occupied.what();
+  {
+    const StagedDirectory abandoned(root_ / "full", true);
+  }
+  EXPECT_EQ(names_in(root_ / "full"), std::vector<std::string>{"old"});
+
+  StagedDirectory staged(root_ / "full", true);
+  write_bytes(staged.path() / "new", "new");
+  EXPECT_EQ(names_in(root_ / "full"), std::vector<std::string>{"old"});
+  staged.commit();
+  EXPECT_EQ(names_in(root_ / "full"), std::vector<std::string>{"new"});
+
+  write_bytes(root_ / "file", "x");
+  for (const bool replace : {false, true}) {
+    EXPECT_EQ(error_of([&] { StagedDirectory(root_ / "file", replace); }).kind(),
+              ErrorKind::invalid_argument);
+  }
+  EXPECT_EQ(names_in(root_), (std::vector<std::string>{"empty", "file", "full"}));
+}
+
+}  // namespace
+}  // namespace gramian

@@ -1,0 +1,216 @@
+// The calibrator against an independent run, row by row, whose inputs are captured and squared in double.
+#include "pipeline/calibrator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "support/tiny_model.h"
+
+namespace gramian {
+namespace {
+
+using testing_support::max_difference;
+using testing_support::random_rows;
+using testing_support::TinyModel;
+
+const std::vector<int64_t> kLengths{9, 9, 4, 1, 13, 4, 4, 7, 2, 30, 5};
+
+// What the solver put in a module's place: half of its weight. Counts its products.
+class Halved final : public LinearOp {
+ public:
+  Halved(const Model& model, const std::string& name, std::atomic<int64_t>* products = nullptr)
+      : dense_(model.checkpoint().tensor(name + ".weight").to_tensor().mul(0.5).to(model.dtype()),
+               at::Tensor()),
+        products_(products) {}
+  at::Tensor forward(const at::Tensor& x) const override {
+    if (products_ != nullptr) ++*products_;
+    return dense_.forward(x);
+  }
+
+ private:
+  DenseLinear dense_;
+  std::atomic<int64_t>* products_;
+};
+
+// Group of modules -> (2/n) Σ xxᵀ in double of the rows run one at a time, with halved weights from the pause
+// on.
+std::map<std::vector<std::string>, at::Tensor> independent_run(const Model& model,
+                                                               const std::vector<TokenRow>& rows) {
+  std::map<std::vector<std::string>, at::Tensor> sums;
+  double tokens = 0;
+  for (const TokenRow& row : rows) {
+    const BatchContext context = model.context({row});
+    at::Tensor hidden = model.embed(model.pack_rows({row}));
+    tokens += static_cast<double>(row.size());
+    for (int64_t i = 0; i < model.spec().layers(); ++i) {
+      const auto layer = model.load_layer(i);
+      Execution execution(layer->forward(std::move(hidden), context));
+      while (Pause* pause = execution.advance()) {
+        std::vector<std::string> names;
+        for (Linear* module : pause->modules) {
+          names.push_back(module->name);
+          module->op = std::make_shared<Halved>(model, module->name);
+        }
+        const at::Tensor x = pause->input.to(at::kDouble);
+        const at::Tensor product = x.t().matmul(x);
+        at::Tensor& sum = sums[names];
+        sum = sum.defined() ? sum.add(product) : product;
+        multiply(*pause);
+      }
+      hidden = execution.result();
+    }
+  }
+  for (auto& [names, sum] : sums) sum.mul_(2 / tokens);
+  return sums;
+}
+
+struct Seen {
+  std::map<std::vector<std::string>, at::Tensor> hessians;
+  std::vector<std::vector<std::string>> order;
+  int64_t multiplications = 0;
+  int64_t batches = 0;
+};
+
+Seen calibrate(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options) {
+  Seen seen;
+  std::map<std::string, std::atomic<int64_t>> products;
+  Calibrator calibrator(model, rows, options);
+  const auto caller = std::this_thread::get_id();
+  for (int64_t i = 0; i < model.spec().layers(); ++i) {
+    const auto layer = model.load_layer(i);
+    calibrator.run_layer(i, *layer, [&](const PauseStatistics& statistics) {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
+      EXPECT_EQ(statistics.tokens, calibrator.tokens());
+      std::vector<std::string> names;
+      for (Linear* module : statistics.modules) {
+        names.push_back(module->name);
+        module->op = std::make_shared<Halved>(model, module->name, &products[module->name]);
+      }
+      seen.hessians[names] = statistics.hessian;
+      seen.order.push_back(names);
+    });
+  }
+  seen.multiplications = calibrator.linear_multiplications();
+  seen.batches = calibrator.batches();
+  // Every module ran once per batch, and with its replacement.
+  for (const auto& [name, count] : products) EXPECT_EQ(count.load(), seen.batches) << name;
+  return seen;
+}
+
+void expect_equal_hessians(const Seen& seen, const std::map<std::vector<std::string>, at::Tensor>& expected,
+                           double bound) {
+  ASSERT_EQ(seen.hessians.size(), expected.size());
+  for (const auto& [names, hessian] : expected) {
+    const at::Tensor& found = seen.hessians.at(names);
+    EXPECT_EQ(found.scalar_type(), at::kFloat);
+    EXPECT_TRUE(found.equal(found.t())) << names[0];
+    EXPECT_LT(max_difference(found, hessian) / hessian.abs().max().item<double>(), bound) << names[0];
+  }
+}
+
+class CalibratorTest : public testing::Test {
+ protected:
+  TinyModel tiny_;
+  Model model_ = tiny_.open();
+  std::vector<TokenRow> rows_ = random_rows(kLengths, 50);
+};
+
+TEST_F(CalibratorTest, HessiansAreThoseOfAnIndependentRunWithReplacedModules) {
+  const auto expected = independent_run(model_, rows_);
+  for (const int64_t batch : {1, 2, 3, 8, 100}) {
+    SCOPED_TRACE(batch);
+    const Seen seen = calibrate(model_, rows_, {.batch = batch, .lanes = 1, .threads = 1});
+    // fp32 products of at most 88 tokens, and fp32 activations.
+    expect_equal_hessians(seen, expected, 1e-5);
+    const int64_t batches = (static_cast<int64_t>(rows_.size()) + batch - 1) / batch;
+    EXPECT_EQ(seen.batches, batches);
+    EXPECT_EQ(seen.multiplications, batches * 7 * 2);
+    ModuleTree order;
+    for (int64_t i = 0; i < 2; ++i) {
+      for (const auto& group : model_.module_names(i)) order.push_back(group);
+    }
+    EXPECT_EQ(seen.order, order);
+  }
+}
+
+TEST_F(CalibratorTest, UnreplacedModulesWouldGiveOtherHessians) {
+  // The test of the test: what comes after the first pause depends on the replacement.
+  const auto expected = independent_run(model_, rows_);
+  Calibrator calibrator(model_, rows_, {.batch = 4});
+  const auto layer = model_.load_layer(0);
+  int pauses = 0;
+  calibrator.run_layer(0, *layer, [&](const PauseStatistics& statistics) {
+    std::vector<std::string> names;
+    for (const Linear* module : statistics.modules) names.push_back(module->name);
+    const at::Tensor& hessian = expected.at(names);
+    const double difference =
+        max_difference(statistics.hessian, hessian) / hessian.abs().max().item<double>();
+    if (pauses++ == 0) {
+      EXPECT_LT(difference, 1e-5);
+    } else {
+      EXPECT_GT(difference, 0.05);
+    }
+  });
+  EXPECT_EQ(pauses, 4);
+}
+
+TEST_F(CalibratorTest, LanesAgree) {
+  const Seen one = calibrate(model_, rows_, {.batch = 2, .lanes = 1, .threads = 1});
+  for (const int lanes : {2, 3, 8}) {
+    SCOPED_TRACE(lanes);
+    const Seen several = calibrate(model_, rows_, {.batch = 2, .lanes = lanes, .threads = 2});
+    EXPECT_EQ(several.multiplications, one.multiplications);
+    expect_equal_hessians(several, one.hessians, 2e-6);
+    // The order in which lanes finish does not show.
+    const Seen again = calibrate(model_, rows_, {.batch = 2, .lanes = lanes, .threads = 2});
+    for (const auto& [names, hessian] : several.hessians)
+      EXPECT_TRUE(again.hessians.at(names).equal(hessian)) << names[0];
+  }
+}
+
+TEST_F(CalibratorTest, WorksInBf16) {
+  const Model half = tiny_.open({.dtype = at::kBFloat16});
+  const auto expected = independent_run(model_, rows_);
+  const Seen seen = calibrate(half, rows_, {.batch = 3, .lanes = 2, .threads = 2});
+  const auto first = seen.order[0];
+  EXPECT_EQ(seen.hessians.at(first).scalar_type(), at::kFloat);
+  EXPECT_LT(max_difference(seen.hessians.at(first), expected.at(first)) /
+                expected.at(first).abs().max().item<double>(),
+            0.02);
+}
+
+TEST_F(CalibratorTest, ErrorsComeOut) {
+  class Fails final : public LinearOp {
+   public:
+    at::Tensor forward(const at::Tensor&) const override { throw std::runtime_error("broken module"); }
+  };
+  auto bad = rows_;
+  bad[3][0] = 50;
+  EXPECT_THROW(Calibrator(model_, bad, {}), Error);
+  for (const int lanes : {1, 3}) {
+    Calibrator calibrator(model_, rows_, {.batch = 2, .lanes = lanes, .threads = 2});
+    const auto layer = model_.load_layer(0);
+    EXPECT_THROW(calibrator.run_layer(0, *layer,
+                                      [&](const PauseStatistics& statistics) {
+                                        statistics.modules[0]->op = std::make_shared<Fails>();
+                                      }),
+                 std::runtime_error);
+  }
+  // A model whose activations overflow is a numerical error, not a NaN in the result.
+  tiny_.tensors["model.layers.0.input_layernorm.weight"].fill_(1e30);
+  tiny_.tensors["model.layers.0.self_attn.v_proj.weight"].fill_(1e30);
+  const Model hot = tiny_.open();
+  Calibrator calibrator(hot, rows_, {.batch = 2});
+  const auto layer = hot.load_layer(0);
+  const Error error =
+      testing_support::error_of([&] { calibrator.run_layer(0, *layer, [](const PauseStatistics&) {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::numerical);
+}
+
+}  // namespace
+}  // namespace gramian

@@ -1,0 +1,107 @@
+#include "pipeline/solve_module.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "pipeline/method.h"
+#include "solve/solvers.h"
+#include "support/tiny_model.h"
+
+namespace gramian {
+namespace {
+
+using testing_support::error_of;
+using testing_support::max_difference;
+using testing_support::random_normal;
+
+constexpr int64_t kOut = 64, kIn = 256, kTokens = 600;
+
+class SolveModuleTest : public testing::Test {
+ protected:
+  SolvedModule solve(const Factor* factor, int64_t tokens, bool compat = false) {
+    return solve_module(source_, factor, tokens, options_, compat, pool_);
+  }
+  // The weight that the module goes on with.
+  at::Tensor next_weight(const SolvedModule& solved, at::ScalarType dtype, bool compat) {
+    const auto op = std::dynamic_pointer_cast<const DenseLinear>(replacement(solved, source_, dtype, compat));
+    EXPECT_EQ(op->weight().scalar_type(), dtype);
+    bias_ = op->bias();
+    return op->weight();
+  }
+  ModuleSource source_{"layer.proj", random_normal({kOut, kIn}, 1).mul(0.05).to(at::kHalf),
+                       random_normal({kOut}, 2).to(at::kHalf)};
+  at::Tensor x_ = random_normal({kTokens, kIn}, 3);
+  at::Tensor hessian_ = x_.t().matmul(x_).mul(2.0 / kTokens);
+  Factor factor_ = factorize(hessian_, 0.005, 0.001);
+  SolveOptions options_;
+  ThreadPool pool_{2};
+  at::Tensor bias_;
+};
+
+TEST_F(SolveModuleTest, GoesOnWithWhatIsStored) {
+  const SolvedModule solved = solve(&factor_, kTokens);
+  EXPECT_EQ(solved.method, "qqq");
+  EXPECT_TRUE(solved.quantized.fallback.empty());
+  const qqq::Decoded decoded = qqq::unpack(solved.packed, kOut, kIn, "layer.proj");
+  EXPECT_EQ(decoded.saturated, 0);
+  EXPECT_TRUE(next_weight(solved, at::kFloat, false).equal(decoded.weight()));
+  EXPECT_TRUE(bias_.equal(source_.bias.to(at::kFloat)));
+  EXPECT_TRUE(next_weight(solved, at::kBFloat16, false).equal(decoded.weight().to(at::kBFloat16)));
+  // Near the source: a 4-bit step is about a seventh of the largest weight of a group.
+  EXPECT_LT(max_difference(decoded.weight(), source_.weight), 0.05);
+}
+
+TEST_F(SolveModuleTest, CompatGoesOnWithCodesTimesScale) {
+  const SolvedModule solved = solve(&factor_, kTokens, true);
+  const QuantizedLinear& q = solved.quantized;
+  const at::Tensor expected =
+      q.codes.to(at::kFloat).mul(q.scale.repeat_interleave(q.group_size, 1)).to(at::kHalf).to(at::kFloat);
+  EXPECT_TRUE(next_weight(solved, at::kFloat, true).equal(expected));
+  // The channel scale comes from the source's largest weights: some stored integers may be clamped to int8.
+  const qqq::Decoded decoded = qqq::unpack(solved.packed, kOut, kIn, "layer.proj");
+  EXPECT_TRUE(decoded.s_channel.equal(qqq::channel_scale_from_weight(source_.weight)));
+}
+
+TEST_F(SolveModuleTest, WithoutAFactorWeightsAreRounded) {
+  const SolvedModule plain = solve(nullptr, 0);
+  EXPECT_EQ(plain.method, "rtn");
+  EXPECT_TRUE(plain.quantized.fallback.empty());
+  EXPECT_TRUE(std::isnan(plain.quantized.loss));
+  EXPECT_TRUE(plain.quantized.codes.equal(solve_rtn(source_.weight, options_.grid, pool_).codes));
+}
+
+TEST_F(SolveModuleTest, FallbacksAreMarked) {
+  const SolvedModule empty = solve(&factor_, 0);
+  EXPECT_EQ(empty.method, "rtn");
+  EXPECT_NE(empty.quantized.fallback.find("no calibration tokens"), std::string::npos)
+      << empty.quantized.fallback;
+  Factor failed;
+  failed.attempts = 7;
+  const SolvedModule unfactored = solve(&failed, kTokens);
+  EXPECT_EQ(unfactored.method, "rtn");
+  EXPECT_NE(unfactored.quantized.fallback.find("does not factor"), std::string::npos)
+      << unfactored.quantized.fallback;
+  EXPECT_EQ(unfactored.quantized.damp_attempts, 7);
+  EXPECT_TRUE(unfactored.quantized.codes.equal(solve(nullptr, 0).quantized.codes));
+}
+
+TEST_F(SolveModuleTest, CompensationBeatsRoundingOnTheCalibrationRows) {
+  const auto error = [&](const SolvedModule& solved) {
+    const at::Tensor difference = next_weight(solved, at::kFloat, false).sub(source_.weight.to(at::kFloat));
+    return x_.matmul(difference.t()).square().sum().item<double>();
+  };
+  EXPECT_LT(error(solve(&factor_, kTokens)), 0.9 * error(solve(nullptr, 0)));
+}
+
+TEST(Methods, AreFoundByName) {
+  for (const Method& method : all_methods()) EXPECT_EQ(&find_method(method.name), &method);
+  EXPECT_TRUE(find_method("qqq").needs_hessian);
+  EXPECT_FALSE(find_method("rtn").needs_hessian);
+  const Error error = error_of([] { find_method("awq"); });
+  EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
+  EXPECT_NE(std::string(error.what()).find("qqq, rtn"), std::string::npos) << error.what();
+}
+
+}  // namespace
+}  // namespace gramian

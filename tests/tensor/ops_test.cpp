@@ -1,0 +1,176 @@
+#include "tensor/ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+
+namespace gramian {
+namespace {
+
+// Numbers that differ and have no pattern, in [-1, 1).
+at::Tensor noise(at::IntArrayRef shape, double seed) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return tensor::arange(count, at::kDouble)
+      .mul(12.9898)
+      .add(seed)
+      .sin()
+      .mul(43758.5453)
+      .frac()
+      .reshape(shape)
+      .to(at::kFloat);
+}
+
+double max_difference(const at::Tensor& a, const at::Tensor& b) {
+  return a.to(at::kDouble).sub(b.to(at::kDouble)).abs().max().item<double>();
+}
+
+TEST(Ops, EveryFileTypeHasATensorTypeOfItsSize) {
+  std::set<at::ScalarType> types;
+  for (int i = 0; i <= static_cast<int>(DType::f8_e8m0); ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const at::Tensor made = tensor::empty({3}, tensor::scalar_type(dtype));
+    EXPECT_EQ(made.element_size(), static_cast<int64_t>(dtype_bytes(dtype))) << dtype_name(dtype);
+    EXPECT_EQ(tensor::dtype_of(made), dtype) << dtype_name(dtype);
+    types.insert(tensor::scalar_type(dtype));
+  }
+  EXPECT_EQ(types.size(), static_cast<size_t>(DType::f8_e8m0) + 1);
+}
+
+TEST(Ops, WrapKeepsTheOwnerAlive) {
+  auto owner = std::make_shared<std::vector<float>>(6, 2.5f);
+  const std::weak_ptr<std::vector<float>> watch = owner;
+  {
+    const at::Tensor wrapped = tensor::wrap(owner->data(), {2, 3}, at::kFloat, owner);
+    EXPECT_EQ(wrapped.const_data_ptr<float>(), owner->data());
+    owner.reset();
+    EXPECT_FALSE(watch.expired());
+    EXPECT_EQ(wrapped.sum().item<double>(), 15);
+  }
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(Ops, CholeskyFactorsOrRefuses) {
+  const at::Tensor x = noise({20, 8}, 1);
+  const at::Tensor matrix = x.t().matmul(x);
+  const auto lower = tensor::cholesky(matrix);
+  ASSERT_TRUE(lower.has_value());
+  EXPECT_LT(max_difference(lower->matmul(lower->t()), matrix), 1e-5);
+  EXPECT_EQ(lower->triu(1).abs().max().item<double>(), 0);
+  EXPECT_LT(max_difference(tensor::cholesky_inverse(*lower).matmul(matrix),
+                           tensor::full({8}, 1, at::kFloat).diag()),
+            1e-4);
+  const at::Tensor b = noise({8, 3}, 2);
+  EXPECT_LT(max_difference(lower->matmul(tensor::solve_triangular(*lower, b, false)), b), 1e-5);
+  EXPECT_LT(max_difference(lower->t().matmul(tensor::solve_triangular(lower->t(), b, true)), b), 1e-5);
+
+  EXPECT_FALSE(tensor::cholesky(matrix.neg()).has_value());
+  EXPECT_FALSE(tensor::cholesky(tensor::zeros({4, 4}, at::kFloat)).has_value());
+  at::Tensor broken = matrix.clone();
+  broken[5][5].fill_(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_FALSE(tensor::cholesky(broken).has_value());
+}
+
+TEST(Ops, GeluHasTwoForms) {
+  const at::Tensor x = noise({100}, 3).mul(4);
+  const at::Tensor wide = x.to(at::kDouble);
+  EXPECT_LT(max_difference(tensor::gelu(x, false), wide.div(std::sqrt(2.0)).erf().add(1).mul(wide).mul(0.5)),
+            1e-6);
+  const at::Tensor inner = wide.pow(3).mul(0.044715).add(wide).mul(std::sqrt(2 / M_PI));
+  EXPECT_LT(max_difference(tensor::gelu(x, true), inner.tanh().add(1).mul(wide).mul(0.5)), 1e-6);
+  EXPECT_LT(max_difference(tensor::silu(x), wide.div(wide.neg().exp().add(1))), 1e-6);
+}
+
+// One query at a time over the keys that it may see, in double.
+at::Tensor naive_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                           int64_t window) {
+  const int64_t repeats = q.size(1) / k.size(1);
+  at::Tensor out = tensor::zeros(q.sizes(), at::kDouble);
+  for (int64_t b = 0; b < q.size(0); ++b) {
+    for (int64_t h = 0; h < q.size(1); ++h) {
+      const at::Tensor keys = k[b][h / repeats].to(at::kDouble), values = v[b][h / repeats].to(at::kDouble);
+      for (int64_t i = 0; i < q.size(2); ++i) {
+        const int64_t first = window > 0 ? std::max<int64_t>(0, i - window + 1) : 0;
+        const int64_t count = i + 1 - first;
+        const at::Tensor weights =
+            keys.narrow(0, first, count).matmul(q[b][h][i].to(at::kDouble)).mul(scale).softmax(0);
+        out[b][h][i].copy_(weights.matmul(values.narrow(0, first, count)));
+      }
+    }
+  }
+  return out;
+}
+
+TEST(CausalAttention, EqualsTheFormula) {
+  for (const auto& [heads, kv_heads] : {std::pair{4, 4}, std::pair{6, 2}, std::pair{3, 1}}) {
+    for (const int64_t length : {1, 2, 9, 40}) {
+      for (const int64_t window : {0, 1, 3, 8, 9, 10, 1000}) {
+        const at::Tensor q = noise({2, heads, length, 8}, 1).mul(2),
+                         k = noise({2, kv_heads, length, 8}, 2).mul(2),
+                         v = noise({2, kv_heads, length, 8}, 3);
+        const at::Tensor found = tensor::causal_attention(q, k, v, 0.4, window);
+        EXPECT_LT(max_difference(found, naive_attention(q, k, v, 0.4, window)), 2e-6)
+            << heads << " heads, " << kv_heads << " of keys, length " << length << ", window " << window;
+      }
+    }
+  }
+}
+
+TEST(CausalAttention, TakesTransposedViewsAndHalfTypes) {
+  // As a model lays them out: [B, L, heads, d] seen as [B, heads, L, d].
+  const at::Tensor q = noise({2, 9, 4, 8}, 1).transpose(1, 2), k = noise({2, 9, 2, 8}, 2).transpose(1, 2),
+                   v = noise({2, 9, 2, 8}, 3).transpose(1, 2);
+  for (const int64_t window : {0, 3}) {
+    const at::Tensor expected = naive_attention(q, k, v, 0.4, window);
+    EXPECT_LT(max_difference(tensor::causal_attention(q, k, v, 0.4, window), expected), 2e-6);
+    for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+      const at::Tensor found = tensor::causal_attention(q.to(type), k.to(type), v.to(type), 0.4, window);
+      EXPECT_EQ(found.scalar_type(), type);
+      EXPECT_LT(max_difference(found, expected), 0.02);
+    }
+  }
+}
+
+TEST(InferenceScope, EndsWithTheObject) {
+  {
+    const tensor::InferenceScope scope;
+    EXPECT_TRUE(tensor::zeros({1}, at::kFloat).is_inference());
+  }
+  EXPECT_FALSE(tensor::zeros({1}, at::kFloat).is_inference());
+}
+
+// Two OpenMP runtimes in a process oversubscribe the cores and may crash: the wheel's own must be alone.
+TEST(OpenMp, OneRuntimeIsMapped) {
+  tensor::set_threads(2);
+  // Large enough to start the runtime's threads.
+  ASSERT_TRUE(std::isfinite(noise({600, 600}, 1).matmul(noise({600, 600}, 2)).sum().item<double>()));
+  std::set<std::string> runtimes;
+  std::ifstream maps("/proc/self/maps");
+  if (!maps) GTEST_SKIP() << "no /proc here";
+  for (std::string line; std::getline(maps, line);) {
+    const size_t slash = line.find('/');
+    if (slash == std::string::npos) continue;
+    const std::string path = line.substr(slash);
+    const std::string file = path.substr(path.rfind('/') + 1);
+    for (const char* runtime : {"libgomp", "libomp", "libiomp"}) {
+      if (file.starts_with(runtime)) runtimes.insert(path);
+    }
+  }
+  EXPECT_EQ(runtimes.size(), 1u) << testing::PrintToString(runtimes);
+}
+
+TEST(LibTorch, SaysItsVersion) {
+  int major = 0, minor = 0;
+  EXPECT_EQ(std::sscanf(tensor::libtorch_version().c_str(), "%d.%d", &major, &minor), 2)
+      << tensor::libtorch_version();
+  EXPECT_GE(major, 2);
+}
+
+}  // namespace
+}  // namespace gramian

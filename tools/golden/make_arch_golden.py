@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+"""Makes golden folders for the set `arch`: variants of llama and qwen2 with random weights, run by transformers.
+
+    python tools/golden/make_arch_golden.py OUT [--only NAME ...] [--seed N] [--list]
+
+OUT gets one folder a variant and an index.json, in the structure that tests/golden/arch/README.md describes; compare with
+
+    GRAMIAN_GOLDEN=<folder that holds OUT under the name arch> build/golden_arch
+
+Needs torch, transformers 5.23 and safetensors. Every variant is written as a config.json in the words that a checkpoint
+would use (old and new spellings of the rotary settings among them), loaded back by transformers from that file, and run
+in float32 with eager attention. `noise` is what 1e-6 of relative noise on every weight does to the logits: the tolerance is
+four times that, at least 2e-4. `setting_moves_logits` is what the variant's own settings do to them: a reader that
+ignored them would fail.
+"""
+import argparse
+import json
+import pathlib
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+ROWS, LENGTH = 2, 24
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "silu",
+    "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "vocab_size": 160, "tie_word_embeddings": False,
+    "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32",
+}
+QWEN2 = {**LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+PLAIN_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "rope_scaling": None}
+
+
+def rope(kind, theta=10000.0, **more):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
+
+
+def old_rope(kind, key="type", theta=10000.0, **more):
+    return {"rope_theta": theta, "rope_scaling": {key: kind, **more}}
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
+LONG = {"short_factor": [1.0, 1.3, 2.0, 3.5], "long_factor": [1.5, 4.0, 7.0, 20.0]}
+
+
+def variants():
+    """name -> (config, settings that a careless reader would miss, options of the weights)"""
+    table = {}
+
+    def add(name, base, settings, without=None, **options):
+        assert name not in table
+        table[name] = ({**base, **settings}, without, options)
+
+    # Shapes, biases, heads.
+    add("llama-plain", LLAMA, {})
+    add("llama-no-rope-keys", LLAMA, {"max_position_embeddings": 2048})
+    add("llama-attention-bias", LLAMA, {"attention_bias": True}, {"attention_bias": False})
+    add("llama-mlp-bias", LLAMA, {"mlp_bias": True}, {"mlp_bias": False})
+    add("llama-all-bias-tied", LLAMA, {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+        {"attention_bias": False, "mlp_bias": False})
+    add("llama-tied", LLAMA, {"tie_word_embeddings": True})
+    add("llama-tied-equal-head-stored", LLAMA, {"tie_word_embeddings": True}, store_head="equal")
+    add("llama-tied-other-head-stored", LLAMA, {"tie_word_embeddings": True}, store_head="other")
+    add("llama-wide-heads", LLAMA, {"head_dim": 16})
+    add("llama-narrow-heads", LLAMA, {"head_dim": 4, **rope("default", 500.0)}, PLAIN_ROPE)
+    add("llama-head-dim-null", LLAMA, {"head_dim": None})
+    add("llama-mha", LLAMA, {"num_key_value_heads": None})
+    add("llama-mqa", LLAMA, {"num_key_value_heads": 1, "num_attention_heads": 8})
+    add("llama-odd-sizes", LLAMA, {"hidden_size": 42, "intermediate_size": 37, "num_attention_heads": 7,
+                                   "num_key_value_heads": 7, "vocab_size": 97, "num_hidden_layers": 3})
+    add("llama-large-vocabulary", LLAMA, {"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 8999,
+                                          "num_hidden_layers": 1})
+    add("llama-eps", LLAMA, {"rms_norm_eps": 0.05}, {"rms_norm_eps": 1e-6})
+    for act in ("gelu", "gelu_pytorch_tanh", "gelu_new", "swish"):
+        add(f"llama-{act}", LLAMA, {"hidden_act": act}, {"hidden_act": "silu"} if act != "swish" else None)
+    add("llama-sharded", LLAMA, {"num_hidden_layers": 3}, shards=3)
+    add("llama-stored-bf16", LLAMA, {"torch_dtype": "bfloat16"}, stored=torch.bfloat16)
+    add("llama-stored-f16", LLAMA, {"torch_dtype": "float16"}, stored=torch.float16)
+
+    # Rotary settings, new spelling.
+    add("llama-theta", LLAMA, rope("default", 500000.0), PLAIN_ROPE)
+    add("llama-linear", LLAMA, rope("linear", factor=4.0), PLAIN_ROPE)
+    add("llama-dynamic-long", LLAMA, {"max_position_embeddings": 16, **rope("dynamic", factor=3.0)}, PLAIN_ROPE)
+    add("llama-dynamic-short", LLAMA, {"max_position_embeddings": 24, **rope("dynamic", factor=3.0)})
+    add("llama-llama3", LLAMA, rope("llama3", **LLAMA3), PLAIN_ROPE)
+    add("llama-llama3-no-original", LLAMA, rope("llama3", **{k: v for k, v in LLAMA3.items() if "original" not in k}),
+        PLAIN_ROPE)
+    add("llama-yarn", LLAMA, rope("yarn", **YARN), PLAIN_ROPE)
+    ramp = {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 4.0}
+    add("llama-yarn-no-truncate", LLAMA, rope("yarn", 100.0, truncate=False, **ramp), rope("yarn", 100.0, **ramp))
+    add("llama-yarn-mscale", LLAMA, rope("yarn", mscale=0.7, mscale_all_dim=1.3, **YARN), rope("yarn", **YARN))
+    add("llama-yarn-mscale-alone", LLAMA, rope("yarn", mscale=0.7, **YARN), PLAIN_ROPE)
+    add("llama-yarn-attention-factor", LLAMA, rope("yarn", attention_factor=0.8, **YARN), rope("yarn", **YARN))
+    add("llama-yarn-betas", LLAMA, rope("yarn", 100.0, beta_fast=4.0, beta_slow=0.5, **YARN), rope("yarn", 100.0, **YARN))
+    add("llama-yarn-no-original", LLAMA, rope("yarn", factor=4.0), PLAIN_ROPE)
+    add("llama-yarn-original-twice", LLAMA, {"original_max_position_embeddings": 40, **rope("yarn", 100.0, **YARN)},
+        {"original_max_position_embeddings": 16, **rope("yarn", 100.0, **YARN)})
+    add("llama-yarn-factor-null", LLAMA, rope("yarn", factor=None, original_max_position_embeddings=16), PLAIN_ROPE)
+    add("llama-longrope-long", LLAMA, rope("longrope", original_max_position_embeddings=16, factor=4.0, **LONG), PLAIN_ROPE)
+    add("llama-longrope-short", LLAMA, rope("longrope", original_max_position_embeddings=24, factor=4.0, **LONG), PLAIN_ROPE)
+    add("llama-longrope-no-factor", LLAMA, rope("longrope", original_max_position_embeddings=16, **LONG), PLAIN_ROPE)
+    add("llama-longrope-attention-factor", LLAMA,
+        rope("longrope", original_max_position_embeddings=16, attention_factor=1.4, factor=4.0, **LONG),
+        rope("longrope", original_max_position_embeddings=16, factor=4.0, **LONG))
+    add("llama-longrope-original-on-top", LLAMA, {"original_max_position_embeddings": 16, **rope("longrope", **LONG)},
+        PLAIN_ROPE)
+    add("llama-longrope-factor-below-one", LLAMA,
+        rope("longrope", original_max_position_embeddings=128, factor=0.5, **LONG), PLAIN_ROPE)
+    add("llama-partial-ignored", LLAMA, rope("default", partial_rotary_factor=0.5))
+    add("llama-partial-on-top", LLAMA, {"partial_rotary_factor": 0.25})
+
+    # Rotary settings, old spelling.
+    add("llama-old-theta", LLAMA, {"rope_theta": 500000.0, "rope_scaling": None}, PLAIN_ROPE)
+    add("llama-old-linear", LLAMA, old_rope("linear", factor=4.0), PLAIN_ROPE)
+    add("llama-old-dynamic", LLAMA, {"max_position_embeddings": 16, **old_rope("dynamic", factor=2.0)}, PLAIN_ROPE)
+    add("llama-old-llama3", LLAMA, old_rope("llama3", "rope_type", 500000.0, **LLAMA3), PLAIN_ROPE)
+    add("llama-old-yarn", LLAMA, old_rope("yarn", **YARN), PLAIN_ROPE)
+    add("llama-old-longrope", LLAMA,
+        {"original_max_position_embeddings": 16, **old_rope("longrope", **LONG)}, PLAIN_ROPE)
+    add("llama-both-spellings", LLAMA, {**rope("default", 500.0), "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        rope("default", 500.0) | {"rope_scaling": None})
+    add("llama-empty-rope-parameters", LLAMA, {"rope_parameters": {}, "rope_theta": 500.0}, PLAIN_ROPE)
+
+    # Qwen 2.
+    add("qwen2-plain", QWEN2, {})
+    add("qwen2-tied", QWEN2, {"tie_word_embeddings": True, "rope_theta": 1000000.0})
+    add("qwen2-head-dim", QWEN2, {"head_dim": 12})
+    add("qwen2-mqa-bf16", QWEN2, {"num_key_value_heads": 1}, stored=torch.bfloat16)
+    window = {"use_sliding_window": True, "sliding_window": 5}
+    no_window = {"use_sliding_window": False}
+    add("qwen2-window", QWEN2, {"num_hidden_layers": 3, "max_window_layers": 1, **window}, no_window)
+    add("qwen2-window-everywhere", QWEN2, {"max_window_layers": 0, **window}, no_window)
+    add("qwen2-window-of-one", QWEN2, {"max_window_layers": 0, "use_sliding_window": True, "sliding_window": 1}, no_window)
+    add("qwen2-window-one-less-than-row", QWEN2,
+        {"max_window_layers": 0, "use_sliding_window": True, "sliding_window": LENGTH - 1}, no_window)
+    add("qwen2-window-of-the-row", QWEN2, {"max_window_layers": 0, "use_sliding_window": True, "sliding_window": LENGTH})
+    add("qwen2-window-nowhere", QWEN2, {"max_window_layers": 2, **window})
+    add("qwen2-window-default-layers", QWEN2, {**window})
+    add("qwen2-window-off", QWEN2, {"max_window_layers": 0, "use_sliding_window": False, "sliding_window": 5})
+    add("qwen2-window-null", QWEN2, {"max_window_layers": 0, "use_sliding_window": True, "sliding_window": None})
+    add("qwen2-layer-types", QWEN2,
+        {"num_hidden_layers": 3, "max_window_layers": 0, **window,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, no_window | {
+             "layer_types": ["full_attention"] * 3})
+    add("qwen2-layer-types-null", QWEN2, {"max_window_layers": 1, "layer_types": None, **window},
+        no_window | {"layer_types": None})
+    add("qwen2-yarn", QWEN2, old_rope("yarn", theta=1000000.0, **YARN), PLAIN_ROPE)
+    add("qwen2-dynamic", QWEN2, {"max_position_embeddings": 10, **rope("dynamic", factor=2.0)}, PLAIN_ROPE)
+    add("qwen2-linear-window", QWEN2, {"max_window_layers": 0, **window, **rope("linear", factor=2.0)}, PLAIN_ROPE)
+    return table
+
+
+def random_state(model, seed):
+    """Projections of unit gain, norms around one, embeddings of unit size: logits of deviation 2 to 3."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, tensor in model.state_dict().items():
+        noise = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("bias"):
+            state[name] = 0.2 * noise
+        elif "norm" in name:
+            state[name] = 1 + 0.2 * noise
+        elif "embed" in name:
+            state[name] = noise
+        else:
+            gain = 2.5 if "lm_head" in name else 1.3
+            state[name] = noise * gain / tensor.shape[1] ** 0.5
+    return state
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def write_weights(folder, state, shards):
+    state = {name: tensor.contiguous() for name, tensor in sorted(state.items())}
+    if shards == 1:
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    weight_map, parts = {}, [{} for _ in range(shards)]
+    for position, (name, tensor) in enumerate(state.items()):
+        part = position % shards
+        parts[part][name] = tensor
+        weight_map[name] = f"model-{part + 1:05d}-of-{shards:05d}.safetensors"
+    for name in set(weight_map.values()):
+        save_file(parts[int(name[6:11]) - 1], folder / name, metadata={"format": "pt"})
+    size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    write_json(folder / "model.safetensors.index.json",
+               {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))})
+
+
+def load(folder, dtype=torch.float32):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    return model.eval()
+
+
+def load_with(folder, changes):
+    """The same weights under a configuration with `changes`."""
+    path = folder / "config.json"
+    original = path.read_text(encoding="utf-8")
+    try:
+        write_json(path, {**json.loads(original), **changes})
+        return load(folder)
+    finally:
+        path.write_text(original, encoding="utf-8")
+
+
+@torch.no_grad()
+def forward(model, ids):
+    """Everything that golden.safetensors holds."""
+    found, hooks = {}, []
+
+    def keep(name, pick):
+        def hook(_module, inputs, output):
+            value = pick(inputs, output)
+            found[name] = (value[0] if isinstance(value, tuple) else value).clone()
+        return hook
+
+    layers = model.model.layers
+    hooks.append(layers[0].register_forward_hook(
+        lambda _m, args, kwargs, _o: found.update({"hidden.0": (args[0] if args else kwargs["hidden_states"]).clone()}),
+        with_kwargs=True))
+    for i, layer in enumerate(layers):
+        hooks.append(layer.register_forward_hook(keep(f"hidden.{i + 1}", lambda _i, output: output)))
+        hooks.append(layer.self_attn.register_forward_hook(keep(f"mixer_out.{i}", lambda _i, output: output)))
+        hooks.append(layer.mlp.register_forward_hook(keep(f"mlp_out.{i}", lambda _i, output: output)))
+    hooks.append(model.model.norm.register_forward_hook(keep("final_norm", lambda _i, output: output)))
+    found["logits"] = model(input_ids=ids, use_cache=False).logits
+    for hook in hooks:
+        hook.remove()
+    return {name: tensor.float().contiguous() for name, tensor in found.items()}
+
+
+@torch.no_grad()
+def noise_on_logits(folder, ids, logits, seed):
+    model = load(folder)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.mul_(1 + 1e-6 * torch.randn(parameter.shape, generator=generator))
+    return (model(input_ids=ids, use_cache=False).logits - logits).abs().max().item()
+
+
+@torch.no_grad()
+def make(folder, config, without, options, seed):
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", config)
+    state = random_state(transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.from_pretrained(folder)), seed)
+    if config["tie_word_embeddings"]:
+        head = state.pop("lm_head.weight")
+        # The embedding is the head: its size sets the size of the logits.
+        state["model.embed_tokens.weight"] = head
+        if "store_head" in options:
+            state["lm_head.weight"] = head if options["store_head"] == "equal" else head.flip(0)
+    state = {name: tensor.to(options.get("stored", torch.float32)) for name, tensor in state.items()}
+    write_weights(folder, {name: tensor.clone() for name, tensor in state.items()}, options.get("shards", 1))
+
+    ids = torch.randint(3, config["vocab_size"], (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
+    found = forward(load(folder), ids)
+    logits = found["logits"]
+    save_file({"input_ids": ids, **found}, folder / "golden.safetensors")
+    noise = noise_on_logits(folder, ids, logits, seed + 2)
+    wide = load(folder).double()
+    # Buffers of the rotary table stay as they were made in float32.
+    float64 = (wide(input_ids=ids, use_cache=False).logits.float() - logits).abs().max().item()
+    entry = {
+        "model_type": config["model_type"], "seed": seed,
+        "bytes": sum(file.stat().st_size for file in folder.iterdir()),
+        "tol_logits_max_abs": round(max(2e-4, 4 * noise), 6), "tol_hidden_rel": 1e-4,
+        "logits_std": round(logits.std().item(), 4), "float64_logits_max_abs": float64,
+        "weight_noise_1e6_logits_max_abs": noise,
+    }
+    if without is not None:
+        moved = (forward(load_with(folder, without), ids)["logits"] - logits).abs().max().item()
+        entry["setting_moves_logits"] = round(moved, 4)
+        if moved < 20 * entry["tol_logits_max_abs"]:
+            print(f"{folder.name}: its settings move the logits by {moved} only")
+    return entry
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--only", nargs="+", default=[], help="make these variants and keep the others of the index")
+    parser.add_argument("--seed", type=int, default=4321)
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    args = parser.parse_args()
+    table = variants()
+    if args.list:
+        print("\n".join(table))
+        return
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    args.out.mkdir(parents=True, exist_ok=True)
+    index_path = args.out / "index.json"
+    index = json.loads(index_path.read_text(encoding="utf-8")) if index_path.exists() else {}
+    for name in args.only or table:
+        config, without, options = table[name]
+        try:
+            index[name] = make(args.out / name, config, without, options, args.seed)
+            print(name, index[name])
+        except Exception as error:  # which settings transformers refuses is a result too
+            print(f"{name}: transformers refuses: {type(error).__name__}: {str(error)[:300]}")
+        finally:
+            write_json(index_path, index)
+
+
+if __name__ == "__main__":
+    main()
