@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "tensor/ops.h"
@@ -32,6 +33,16 @@ void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::func
   verb.callback(std::move(action));
 }
 
+CLI::Validator number_between(double low, double high) {
+  const auto check = [low, high](std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (!text.empty() && end == text.c_str() + text.size() && value >= low && value <= high) return "";
+    return str(text, " is not a number from ", low, " to ", high);
+  };
+  return {check, str("FLOAT in [", low, " - ", high, "]")};
+}
+
 RowOptions RowFlags::options(int64_t samples_default) const {
   return {.sequence_length = sequence_length,
           .samples = samples,
@@ -46,7 +57,8 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
                   "Tokens per row of .txt and .jsonl (ready rows keep their own)")
       ->check(CLI::Range(2, 1 << 24))
       ->capture_default_str();
-  verb.add_option("--seed", flags.seed, "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl)");
+  verb.add_option("--seed", flags.seed, "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl)")
+      ->check(CLI::NonNegativeNumber);
   verb.add_flag("--allow-fewer", flags.allow_fewer, "Accept less than half of the rows that --samples asks for");
 }
 

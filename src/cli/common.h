@@ -28,6 +28,9 @@ struct Common {
   void result(const Json& document, const std::string& text) const;
 };
 
+// Refuses NaN too, which CLI::Range lets through.
+CLI::Validator number_between(double low, double high);
+
 // Adds the shared flags to a verb and runs `action` when it is chosen.
 void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::function<void()> action);
 

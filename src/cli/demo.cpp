@@ -76,6 +76,7 @@ void run(const Flags& flags, const Common& common) {
   reset_peak_rss();
   ResidentModel original(source, {}, pool);
   Json rows = Json::array();
+  refuse_foreign_ids(held_out.rows, original.model().spec().vocab, source / "heldout.txt");
   {
     const EvalResult eval = evaluate(original, &original, held_out.rows, {}, log);
     const Checkpoint& checkpoint = original.model().checkpoint();

@@ -32,6 +32,7 @@ void run(const Flags& flags, const Common& common) {
 
   const OpenOptions open{.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied};
   ResidentModel model(flags.model, open, pool);
+  refuse_foreign_ids(rows.rows, model.model().spec().vocab, source);
   std::optional<ResidentModel> reference;
   if (!flags.reference.empty()) reference.emplace(flags.reference, open, pool);
   const EvalResult result =

@@ -1,4 +1,6 @@
 // gramian logits MODEL --input IN.safetensors --output OUT.safetensors
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "cli/common.h"
@@ -16,12 +18,25 @@ struct Flags {
   int64_t batch = 8;
 };
 
+// Before the model is loaded, what would fail after it ran.
+void check_output(const std::filesystem::path& path) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(ErrorKind::invalid_argument, path.string(), str("no folder ", folder.string()), "make it first");
+  }
+  if (std::filesystem::is_directory(path)) {
+    throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name", "name a .safetensors file");
+  }
+}
+
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const tensor::InferenceScope inference;
+  check_output(flags.output);
   const ReadyRows ready = read_ready_rows(flags.input);
   ResidentModel model(flags.model, {.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied}, pool);
+  refuse_foreign_ids(ready.rows, model.model().spec().vocab, flags.input);
   const auto count = static_cast<int64_t>(ready.rows.size());
   at::Tensor logits = tensor::zeros({count, ready.length, model.model().spec().vocab}, at::kFloat);
   Progress progress(log, "rows", count);

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <new>
+#include <string>
 
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -10,6 +11,25 @@ namespace {
 int fail(const std::string& message, int code) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
   return code;
+}
+
+int out_of_memory() { return fail("out of memory; use a smaller --batch, or fewer or shorter rows", 1); }
+
+// --help and --version are no errors; flags that do not parse are bad input.
+int parse_failure(const CLI::App& app, const CLI::ParseError& error, const char* first) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  const std::string verb = first == nullptr || first[0] == '-' ? "" : first;
+  const auto named = [&](const CLI::App* known) { return known->get_name() == verb; };
+  if (!verb.empty() && app.get_subcommands(named).empty()) {
+    return fail("unknown verb '" + verb + "'; gramian --help lists the verbs", 2);
+  }
+  return fail(std::string(error.what()) + "; see gramian " + (verb.empty() ? "" : verb + " ") + "--help", 2);
+}
+
+// LibTorch's messages carry a stack trace after their first line.
+int foreign_failure(const std::string& text) {
+  if (text.find("can't allocate memory") != std::string::npos) return out_of_memory();
+  return fail(text.substr(0, text.find('\n')), 1);
 }
 
 }  // namespace
@@ -31,12 +51,12 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return parse_failure(app, error, argc > 1 ? argv[1] : nullptr);
   } catch (const gramian::Error& error) {
     return fail(error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {
-    return fail("out of memory; use a smaller --batch or fewer --samples", 1);
+    return out_of_memory();
   } catch (const std::exception& error) {
-    return fail(error.what(), 1);
+    return foreign_failure(error.what());
   }
 }

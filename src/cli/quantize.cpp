@@ -77,13 +77,13 @@ void add_quantize(CLI::App& app) {
       ->check(CLI::IsMember({-1, 128}))
       ->capture_default_str();
   verb.add_option("--mse", solve.grid.mse, "Exponent of the scale search's error; 0 scales by the largest magnitude")
-      ->check(CLI::Range(0.0, 16.0))
+      ->check(number_between(0.0, 16.0))
       ->capture_default_str();
   verb.add_option("--damp-percent", solve.damp_percent, "Share of the Hessian's mean diagonal added to it")
-      ->check(CLI::Range(1e-12, 0.999999))
+      ->check(number_between(1e-12, 0.999999))
       ->capture_default_str();
   verb.add_option("--damp-step", solve.damp_step, "Increase of --damp-percent while the Hessian does not factor; 0: none")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0.0, 1.0))
       ->capture_default_str();
   verb.add_flag("--static-groups", solve.static_groups, "Take all group scales before any error compensation");
   verb.add_option("--calibration", flags->calibration, "Calibration rows: .txt, .jsonl or .safetensors (input_ids)");

@@ -9,6 +9,7 @@ DecoderSpec describe_dense(const ConfigReader& config) {
   spec.hidden = config.integer("hidden_size");
   spec.vocab = config.integer("vocab_size");
   spec.norm_eps = config.number_or("rms_norm_eps", 1e-6);
+  if (spec.norm_eps < 0) config.fail("rms_norm_eps", "must not be negative");
   spec.tied = config.boolean_or("tie_word_embeddings", false);
 
   AttentionSpec attention;

@@ -36,6 +36,8 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& o
                 : weights_.tensor(kHead, {spec_.vocab, spec_.hidden})),
       final_norm_(load_rms_norm(weights_, "model.norm.weight", spec_.hidden, spec_.norm_eps)) {}
 
+bool Model::tied_on_request() const { return !spec_.tied && !checkpoint().contains(kHead); }
+
 std::string Model::layer_prefix(int64_t index) const { return str("model.layers.", index, "."); }
 
 ModuleTree Model::module_names(int64_t index) const {
@@ -50,6 +52,12 @@ std::vector<std::vector<Linear>> Model::survey() const {
   std::vector<std::vector<Linear>> layers;
   Weights::Survey survey;
   for (int64_t i = 0; i < spec_.layers(); ++i) {
+    // Not a line for each tensor of thousands of layers that nothing but a number speaks of.
+    const auto first = checkpoint().tensors().lower_bound(layer_prefix(i));
+    if (first == checkpoint().tensors().end() || !first->first.starts_with(layer_prefix(i))) {
+      survey.problems.push_back(str("no tensor begins with '", layer_prefix(i), "', num_hidden_layers is ", spec_.layers()));
+      break;
+    }
     survey.linears.clear();
     family_.layer(spec_, weights_.surveying(survey), layer_prefix(i), i);
     std::vector<Linear>& ordered = layers.emplace_back();
@@ -67,7 +75,7 @@ std::vector<std::vector<Linear>> Model::survey() const {
     std::string all;
     for (const std::string& problem : survey.problems) all += "\n  " + problem;
     throw Error(ErrorKind::corrupt_data, checkpoint().folder().string(),
-                str(survey.problems.size(), " tensors do not fit config.json:", all));
+                str("the tensors do not fit config.json:", all));
   }
   return layers;
 }

@@ -29,6 +29,9 @@ class Model {
   const Checkpoint& checkpoint() const noexcept { return weights_.checkpoint(); }
   at::ScalarType dtype() const noexcept { return weights_.dtype(); }
 
+  // Whether the head is the embedding by ModelOptions::treat_as_tied alone; false when config.json says so, or a head exists.
+  bool tied_on_request() const;
+
   // Name of a decoder layer's modules up to their own part: "model.layers.3.".
   std::string layer_prefix(int64_t index) const;
   // Full names of the linear layers of layer `index`, grouped by shared input, in the order of the forward's pauses.

@@ -85,6 +85,7 @@ RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
   spec.theta = rope.number_or("rope_theta", config.number_or("rope_theta", 10000.0));
   if (!(spec.theta > 0)) config.fail("rope_theta", "must be positive");
   const double partial = rope.number_or("partial_rotary_factor", config.number_or("partial_rotary_factor", 1.0));
+  if (!(partial > 0 && partial <= 1)) config.fail("partial_rotary_factor", "must lie above 0 and be at most 1");
   spec.rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
   if (spec.rotary_dim <= 0 || spec.rotary_dim > head_dim || spec.rotary_dim % 2 != 0) {
     config.fail("partial_rotary_factor", str("leaves ", spec.rotary_dim, " of ", head_dim, " head entries to rotate"));

@@ -1,11 +1,26 @@
 #include "pipeline/output_folder.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
+
+void refuse_output_over(const fs::path& output, const std::vector<fs::path>& inputs) {
+  const auto plain = [](const fs::path& path) {
+    const fs::path absolute = fs::weakly_canonical(fs::absolute(path));
+    return absolute.has_filename() ? absolute : absolute.parent_path();
+  };
+  const fs::path folder = plain(output);
+  for (const fs::path& input : inputs) {
+    const fs::path file = plain(input);
+    if (std::mismatch(folder.begin(), folder.end(), file.begin(), file.end()).first != folder.end()) continue;
+    throw Error(ErrorKind::invalid_argument, output.string(),
+                "the output would replace what the job reads, the source " + input.string(), "name another output");
+  }
+}
 
 OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& source, const QuantizePlan& plan,
                            uint64_t shard_bytes_max)
@@ -24,10 +39,11 @@ void OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
   if (packed.bias.defined()) writer_.write(module + ".bias", packed.bias);
 }
 
-void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report) {
+void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report, bool tie_head) {
   writer_.finish();
   const nlohmann::ordered_json fields = qqq::quantization_config(quantization);
   nlohmann::ordered_json config = source_.config();
+  if (tie_head) config["tie_word_embeddings"] = true;
   config["quantization_config"] = fields;
   write_atomically(staged_.path() / "config.json", config.dump(2) + "\n");
   write_atomically(staged_.path() / "quantize_config.json", fields.dump(2) + "\n");

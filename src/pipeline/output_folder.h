@@ -2,14 +2,20 @@
 // final name only when complete.
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "formats/qqq.h"
 #include "formats/qqq_config.h"
 #include "pipeline/plan.h"
 
 namespace gramian {
+
+// Throws invalid_argument when `output` is one of `inputs` or a folder that holds one: replacing it would remove what the
+// job reads.
+void refuse_output_over(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs);
 
 class OutputFolder {
  public:
@@ -19,8 +25,8 @@ class OutputFolder {
 
   void write(const std::string& module, const qqq::Packed& packed);
   // Writes config.json with `quantization`, quantize_config.json, the side files of the source and the report; fsyncs and
-  // renames.
-  void finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report);
+  // renames. `tie_head`: config.json is to say that the head is the embedding, as the source's should have.
+  void finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report, bool tie_head);
   uint64_t weight_bytes() const noexcept { return writer_.total_bytes(); }
 
  private:

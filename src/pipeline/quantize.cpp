@@ -108,7 +108,8 @@ class Run {
 
   Json report(const RowSet& rows, const Method& method) const;
   void finish(const Json& report) {
-    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report);
+    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report,
+                   model_.tied_on_request());
   }
   Stopwatch& watch() { return watch_; }
 
@@ -224,6 +225,7 @@ Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
   const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
   refuse_quantized(*checkpoint);
   StagedDirectory::refuse_occupied(job.output, job.force);
+  if (job.force) refuse_output_over(job.output, {job.source, job.calibration.value_or(job.source)});
   const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
 
@@ -238,6 +240,7 @@ Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
       if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
       return *tokenizer;
     }, log);
+    refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
     log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(), rows.rows.size(),
                  " used, ", rows.tokens, " tokens; ", rows.policy));
   }

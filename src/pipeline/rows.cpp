@@ -33,6 +33,15 @@ std::vector<int64_t> choose(int64_t total, int64_t n, std::optional<uint64_t> se
   return all;
 }
 
+// Encodes text that stands at `where`.
+TokenRow encode(const Tokenizer& tokenizer, const std::string& text, const std::string& where, bool add_special_tokens) {
+  try {
+    return tokenizer.encode(text, {.add_special_tokens = add_special_tokens, .parse_special = false});
+  } catch (const Error& error) {
+    throw Error(error.kind(), where, error.what());
+  }
+}
+
 // How many of `available` rows to take; hard case 11: under half of an explicit request is refused.
 int64_t rows_to_take(const fs::path& path, int64_t available, const RowOptions& options, Log& log) {
   const int64_t wanted = options.samples.value_or(options.samples_default);
@@ -60,7 +69,7 @@ RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenize
     throw Error(ErrorKind::invalid_argument, "--sequence-length",
                 str(options.sequence_length, " leaves no room after ", prefix.size(), " special tokens"));
   }
-  const TokenRow stream = tokenizer.encode(read_text(path), {.add_special_tokens = false, .parse_special = false});
+  const TokenRow stream = encode(tokenizer, read_text(path), path.string(), false);
   const int64_t total = static_cast<int64_t>(stream.size()) / payload;
   if (total == 0) {
     throw Error(ErrorKind::invalid_argument, path.string(),
@@ -100,6 +109,9 @@ TokenRow json_row(const nlohmann::ordered_json& json, const std::string& where,
     TokenRow row;
     for (const auto& id : json.at("input_ids")) {
       if (!id.is_number_integer()) throw Error(ErrorKind::corrupt_data, where, "'input_ids' must hold integers");
+      if (id.is_number_unsigned() && id.get<uint64_t>() >> 63 != 0) {
+        throw Error(ErrorKind::corrupt_data, where, "an id of 'input_ids' is above 2^63");
+      }
       row.push_back(id.get<int64_t>());
     }
     return row;
@@ -114,7 +126,7 @@ TokenRow json_row(const nlohmann::ordered_json& json, const std::string& where,
     throw Error(ErrorKind::corrupt_data, where, "expected 'text', 'messages' or 'input_ids'");
   }
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return {};
-  return tokenizer().encode(text, {.add_special_tokens = true, .parse_special = false});
+  return encode(tokenizer(), text, where, true);
 }
 
 RowSet json_rows(const fs::path& path, const RowOptions& options, const std::function<const Tokenizer&()>& tokenizer,
@@ -184,6 +196,9 @@ ReadyRows read_ready_rows(const fs::path& path) {
     return tensor.to(at::kLong).contiguous();
   };
   const at::Tensor ids = integers("input_ids");
+  if (ids.numel() == 0) {
+    throw Error(ErrorKind::invalid_argument, path.string(), gramian::str("'input_ids' is empty: ", ids.sizes()), "give rows with tokens");
+  }
   ReadyRows ready;
   ready.length = ids.size(1);
   const bool masked = file.contains("attention_mask");
@@ -210,6 +225,17 @@ ReadyRows read_ready_rows(const fs::path& path) {
     ready.rows.emplace_back(row + begin, row + end);
   }
   return ready;
+}
+
+void refuse_foreign_ids(const std::vector<TokenRow>& rows, int64_t vocab, const fs::path& path) {
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto foreign = std::find_if(rows[r].begin(), rows[r].end(), [&](int64_t id) { return id < 0 || id >= vocab; });
+    if (foreign == rows[r].end()) continue;
+    throw Error(ErrorKind::invalid_argument, path.string(),
+                str("row ", r, ", position ", foreign - rows[r].begin(), ": token id ", *foreign,
+                    " is outside the model's vocabulary of ", vocab),
+                "use rows made with this model's tokenizer");
+  }
 }
 
 RowSet load_rows(const fs::path& path, const RowOptions& options, const std::function<const Tokenizer&()>& tokenizer,

@@ -48,6 +48,10 @@ struct RowSet {
 RowSet load_rows(const std::filesystem::path& path, const RowOptions& options,
                  const std::function<const Tokenizer&()>& tokenizer, Log& log);
 
+// Throws invalid_argument naming `path`, row and position of the first token id that is not in [0, vocab): to be called
+// before a model is loaded or run for these rows.
+void refuse_foreign_ids(const std::vector<TokenRow>& rows, int64_t vocab, const std::filesystem::path& path);
+
 // input_ids and attention_mask of a .safetensors file as rows. Masked positions are left out; begins[r] is the position
 // of the first token of row r.
 struct ReadyRows {
@@ -55,6 +59,7 @@ struct ReadyRows {
   std::vector<int64_t> begins;
   int64_t length = 0;  // of input_ids' second dimension
 };
+// Throws corrupt_data for other types and shapes, invalid_argument when input_ids holds nothing.
 ReadyRows read_ready_rows(const std::filesystem::path& path);
 
 }  // namespace gramian

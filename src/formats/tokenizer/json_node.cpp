@@ -43,7 +43,8 @@ Json parse(const std::string& text, const std::string& where) {
     return Json::parse(
         text, [&](int, Json::parse_event_t event, Json& parsed) { return duplicates(event, parsed); });
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::corrupt_data, where, str("not valid JSON: ", error.what()),
+    const std::string fault = error.what();  // begins with "[json.exception...] "
+    throw Error(ErrorKind::corrupt_data, where, "not valid JSON: " + fault.substr(fault.find(' ') + 1),
                 "download the file again");
   }
 }

@@ -31,6 +31,7 @@ const Family& find_family(const ConfigReader& config) {
     if (family.model_type == type || (type.empty() && family.architecture == architecture)) return family;
     known += (known.empty() ? "" : ", ") + family.model_type;
   }
+  if (type.empty() && architecture.empty()) config.fail("model_type", "is missing");
   throw Error(ErrorKind::unsupported, config.where(),
               str("model type '", type.empty() ? architecture : type, "' is not built"), "known types: " + known);
 }
