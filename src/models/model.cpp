@@ -75,7 +75,7 @@ std::vector<std::vector<Linear>> Model::survey() const {
     std::string all;
     for (const std::string& problem : survey.problems) all += "\n  " + problem;
     throw Error(ErrorKind::corrupt_data, checkpoint().folder().string(),
-                str("the tensors do not fit config.json:", all));
+                str(survey.problems.size(), " tensors do not fit config.json:", all));
   }
   return layers;
 }
