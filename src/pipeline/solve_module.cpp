@@ -1,12 +1,13 @@
 #include "pipeline/solve_module.h"
 
+#include "base/error.h"
 #include "solve/solvers.h"
 
 namespace gramian {
 namespace {
 
-QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
-                      ThreadPool& pool) {
+QuantizedLinear solve_unnamed(const ModuleSource& source, const Factor* factor, int64_t tokens,
+                              const SolveOptions& options, ThreadPool& pool) {
   if (factor != nullptr && tokens > 0 && factor->ok()) return solve_gptq(source.weight, *factor, tokens, options, pool);
   QuantizedLinear result = solve_rtn(source.weight, options.grid, pool);
   if (factor != nullptr) {
@@ -14,6 +15,16 @@ QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t 
     result.damp_attempts = factor->attempts;
   }
   return result;
+}
+
+// The solvers know matrices, not their names.
+QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
+                      ThreadPool& pool) {
+  try {
+    return solve_unnamed(source, factor, tokens, options, pool);
+  } catch (const Error& error) {
+    throw Error(error.kind(), source.name, error.what());
+  }
 }
 
 }  // namespace
