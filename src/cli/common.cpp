@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/error.h"
 #include "tensor/ops.h"
 
 namespace gramian::cli {
@@ -17,11 +18,13 @@ std::shared_ptr<ThreadPool> Common::pool() const {
 }
 
 void Common::result(const Json& document, const std::string& text) const {
+  // Paths need not be UTF-8, JSON must be.
   if (json) {
-    std::printf("%s\n", document.dump(2).c_str());
+    std::printf("%s\n", document.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else if (!quiet) {
     std::printf("%s", text.c_str());
   }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw Error(ErrorKind::io, "standard output", "cannot write the result");
 }
 
 void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::function<void()> action) {

@@ -66,6 +66,10 @@ void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const fs::path source = flags.model.empty() ? bundled_model() : fs::path(flags.model);
+  if (!fs::exists(source / "config.json")) {
+    throw Error(ErrorKind::invalid_argument, source.string(), "no model here",
+                "run in the folder of the repository, or pass --model");
+  }
   const Tokenizer tokenizer(source / "tokenizer.json");
   RowOptions eval_rows = flags.rows.options(0);
   eval_rows.samples.reset();
