@@ -171,7 +171,8 @@ class DamagedTensorFiles(e2e.GramianTestCase):
     def test_other_files(self):
         for content, found in ((b"<!DOCTYPE html>\n<html><body>Not found</body></html>", "HTML"), (b"", "empty"),
                                (b"  <HTML>", "HTML"), (b"PK\3\4" + bytes(100), "zip"), (b"GGUF" + bytes(200), "GGUF"),
-                               (b"\x80\x02}q\x00." + b"x" * 50, "pickle"), (b'{"error": "no access"}', "JSON"), (b"\0" * 8, "JSON header")):
+                               (b"\x80\x02}q\x00." + b"x" * 50, "pickle"), (b'{"error": "no access"}', "JSON"),
+                               (b"\0" * 8, "JSON header")):
             self.check(lambda whole, content=content: content, found)
 
     def test_headers_that_lie(self):
@@ -205,6 +206,22 @@ class MissingShards(e2e.GramianTestCase):
                 (model / name).unlink()
             self.refused_job(model, says=names)
 
+    def test_linked_files(self):
+        """A download cache holds links into a store; one whose target is gone is a missing file."""
+        store = TinyModel().write(self.path("store"), shards=3)
+        model = self.path("model")
+        model.mkdir()
+        for file in store.iterdir():
+            (model / file.name).symlink_to(file)
+        self.quantize(model, self.path("out"), method="rtn")
+        self.quantize(store, self.path("out-store"), method="rtn")
+        for folder in (self.path("out"), self.path("out-store")):
+            (folder / e2e.REPORT).unlink()
+        self.assertEqual(digests(self.path("out")), digests(self.path("out-store")))
+        self.assertFalse(any(path.is_symlink() for path in self.path("out").iterdir()))
+        (store / "model-00002-of-00003.safetensors").unlink()
+        self.refused_job(model, says=("model-00002-of-00003.safetensors", "1 of 3"))
+
     def test_no_index(self):
         model = TinyModel().write(self.path("model"), shards=2)
         (model / "model.safetensors.index.json").unlink()
@@ -218,8 +235,8 @@ class MissingShards(e2e.GramianTestCase):
         content["weight_map"]["model.layers.9.mlp.up_proj.weight"] = "model-00001-of-00002.safetensors"
         index.write_text(json.dumps(content))
         self.refused_job(model, says=("model.layers.9.mlp.up_proj.weight",))
-        for text in (good[:-20], "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}', "{}", '{"weight_map": {}}',
-                     '{"weight_map": {"a": 7}}', "\xff"):
+        for text in (good[:-20], "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}', "{}",
+                     '{"weight_map": {}}', '{"weight_map": {"a": 7}}', "\xff"):
             index.write_text(text, encoding="latin-1")
             self.refused_job(model, says=(index.name,))
 
@@ -270,7 +287,29 @@ class NonFinite(e2e.GramianTestCase):
         tiny.change(DOWN0 + ".weight", {9: math.nan})
         for method in ("rtn", "qqq"):
             self.refused_job(tiny.write(self.path(method)), "--skip-scan", "--method", method, calibration=rows, code=1,
-                             says=("NaN",))
+                             says=("NaN", DOWN0))
+
+    def test_overflow_in_the_forward(self):
+        """Activations that leave float16 are named by layer; a wider type takes them."""
+        tiny = TinyModel()
+        for name in ("gate_proj", "up_proj"):
+            key = f"model.layers.1.mlp.{name}.weight"
+            item = tiny.tensors[key]
+            tiny.tensors[key] = tensor("BF16", item.shape, [300 * v for v in item.values()])
+        model = tiny.write(self.path("model"))
+        rows = write_rows(self.path("rows.safetensors"), random_rows(4, 16))
+        self.refused_job(model, "--method", "qqq", "--dtype", "float16", calibration=rows, code=1,
+                         says=("model.layers.1.mlp.down_proj", "infinite"))
+        self.quantize(model, self.path("out"), "--dtype", "bfloat16", calibration=rows)
+
+    def test_weights_near_the_end_of_the_range(self):
+        tiny = TinyModel()
+        item = tiny.tensors[K0 + ".weight"]
+        tiny.tensors[K0 + ".weight"] = tensor("F32", item.shape, [math.copysign(3e38, v) for v in item.values()])
+        result = e2e.gramian("quantize", tiny.write(self.path("model")), "-o", self.path("out"), "--method", "rtn")
+        self.assertEqual(result.code, 1, result)
+        self.assertRegex(result.err, r"(?m)^error: .*" + K0)
+        self.assertFalse(self.path("out").exists())
 
 
 class FewTokens(e2e.GramianTestCase):

@@ -3,8 +3,11 @@ import collections
 import json
 import math
 import os
+import pty
 import shutil
+import signal
 import subprocess
+import time
 import unittest
 
 import gramian_e2e as e2e
@@ -201,6 +204,43 @@ class FirstLight(e2e.GramianTestCase):
         self.assertIn(f"{ROWS} used, {ROWS * LENGTH} tokens", result.err)
         self.assertNotIn("used", result.out)
         self.assertNotIn("\r", result.err)  # no progress bar where there is no terminal
+
+    def test_progress_on_a_terminal(self):
+        """A bar with the time left, on stderr, gone at the end; none with --quiet."""
+        for flags in ((), ("--quiet",)):
+            ours, theirs = pty.openpty()
+            process = subprocess.Popen([BINARY, "quantize", TINYSTORIES, "-o", self.path("bar"), "--force",
+                                        *map(str, self.CALIBRATED), *flags], stdout=subprocess.PIPE, stderr=theirs)
+            os.close(theirs)
+            shown = b""
+            try:
+                while part := os.read(ours, 4096):
+                    shown += part
+            except OSError:  # the other end is closed
+                pass
+            os.close(ours)
+            out, _ = process.communicate()
+            self.assertEqual(process.returncode, 0)
+            self.assertNotIn(b"\r", out)
+            if flags:
+                self.assertEqual((out, shown), (b"", b""))
+            else:
+                self.assertRegex(shown, rb"\[#*\.*\] [\d.]+/6 layers, (\d+:\d\d|\?) left  model\.layers\.")
+                self.assertTrue(shown.rstrip(b"\r\n").endswith(b"\x1b[K"), shown[-100:])
+
+    def test_interrupt(self):
+        """A stopped job leaves nothing; its exit code is 130."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen([BINARY, "quantize", TINYSTORIES, "-o", self.path("out"), "--calibration",
+                                        TINYSTORIES / "calibration.txt", "--samples", "50"],
+                                       stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+            while not list(self.folder.glob(".out.partial-*")) and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out), (130, b""), err)
+            self.assertRegex(err, rb"(?m)^error: stopped")
+            self.assertEqual(list(self.folder.iterdir()), [])
 
 
 class Logits(e2e.GramianTestCase):

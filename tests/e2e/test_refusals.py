@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 import gramian_e2e as e2e
-from gramian_e2e import BINARY, TINYSTORIES, TinyModel, digests, random_rows, read_model, tensor, write_rows, write_safetensors
+from gramian_e2e import BINARY, TINYSTORIES, TinyModel, digests, random_rows, tensor, write_rows, write_safetensors
 
 
 class Configuration(e2e.GramianTestCase):
@@ -275,8 +275,8 @@ class Rows(e2e.GramianTestCase):
         good = '{"input_ids": [1, 2, 3]}\n'
         for content in ("", "\n\n", '{"input_ids": []}\n'):
             self.refuse(self.text("blank.jsonl", content), "no usable row")
-        for line, says in (('{"input_ids": [1, 2.5]}', "integers"), ('{"input_ids": "12"}', "list"), ('{"other": 1}', "input_ids"),
-                           ("[1, 2]", "object"), ('{"input_ids": [1, 2}', "JSON"), ('{"text": 3}', "text"),
+        for line, says in (('{"input_ids": [1, 2.5]}', "integers"), ('{"input_ids": "12"}', "list"),
+                           ('{"other": 1}', "input_ids"), ("[1, 2]", "object"), ('{"input_ids": [1, 2}', "JSON"), ('{"text": 3}', "text"),
                            ('{"messages": "hi"}', "messages"), ('{"messages": [{"role": "user"}]}', "content")):
             self.refuse(self.text("bad.jsonl", good + line + "\n"), "line 2", says)
         self.refuse(self.text("bytes.jsonl", good.encode() + b'{"text": "\xff\xfe"}\n'), "line 2")
@@ -351,6 +351,24 @@ class Flags(e2e.GramianTestCase):
     def test_json_stays_clean_when_a_job_fails(self):
         for flags in (("--json",), ("--quiet",), ("--json", "--quiet")):
             self.refused("inspect", self.path("none"), *flags, says=("no such folder",))
+
+    def test_result_that_cannot_be_written(self):
+        with open("/dev/full", "wb") as full:
+            process = subprocess.run([BINARY, "inspect", TINYSTORIES, "--json"], stdout=full, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn(b"error: standard output", process.stderr)
+
+    def test_paths_that_are_not_utf8(self):
+        model = os.fsencode(TinyModel().write(self.path("model")))
+        rows = write_rows(self.path("rows.safetensors"), random_rows(2, 8))
+        odd = os.fsencode(self.folder) + b"/caf\xe9"
+        os.rename(model, odd)
+        process = subprocess.run([BINARY, "eval", odd, "--rows", rows, "--json"], capture_output=True, check=False)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertIn("caf\ufffd", json.loads(process.stdout.decode("utf-8"))["model"])
+
+    def test_demo_without_its_model(self):
+        self.refused("demo", "--model", self.path("none"), "-o", self.path("out"), says=(self.path("none"), "--model"))
 
     def test_other_vocabulary(self):
         rows = write_rows(self.path("rows.safetensors"), random_rows(2, 8))
