@@ -20,6 +20,7 @@ enum class ErrorKind {
 // Concatenates its arguments as an ostream would print them.
 template <class... Args>
 std::string str(const Args&... args) {
+  if constexpr (sizeof...(args) == 0) return {};
   std::ostringstream out;
   (out << ... << args);
   return out.str();

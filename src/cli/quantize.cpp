@@ -53,11 +53,7 @@ void run(Flags& flags, const Common& common) {
   if (!flags.calibration.empty()) job.calibration = flags.calibration;
   job.rows = flags.rows.options(128);
   job.lanes = parse_lanes(flags.lanes);
-  if (!flags.compat.empty()) {
-    job.compat_gptqmodel = true;
-    job.solve.grid.one_sided_range = true;
-    job.solve.clear_dead_columns = true;
-  }
+  job.compat_gptqmodel = !flags.compat.empty();
   const Json report = quantize(job, *pool, log);
   common.result(report, summary(report) + "written to " + job.output.string() + "\n");
 }

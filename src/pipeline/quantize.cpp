@@ -208,6 +208,30 @@ Json Run::report(const RowSet& rows, const Method& method) const {
   return json;
 }
 
+QuantizeJob with_rules(QuantizeJob job) {
+  if (job.compat_gptqmodel) {
+    job.solve.grid.one_sided_range = true;
+    job.solve.clear_dead_columns = true;
+  }
+  return job;
+}
+
+RowSet calibration_rows(const QuantizeJob& job, const Model& model, Log& log) {
+  if (!job.calibration) {
+    throw Error(ErrorKind::invalid_argument, "--calibration", str("method ", job.method, " needs calibration text"),
+                "pass a .txt, .jsonl or .safetensors file");
+  }
+  std::optional<Tokenizer> tokenizer;
+  RowSet rows = load_rows(*job.calibration, job.rows, [&]() -> const Tokenizer& {
+    if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
+    return *tokenizer;
+  }, log);
+  refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
+  log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(), rows.rows.size(),
+               " used, ", rows.tokens, " tokens; ", rows.policy));
+  return rows;
+}
+
 void refuse_quantized(const Checkpoint& checkpoint) {
   if (!checkpoint.config().contains("quantization_config") || checkpoint.config().at("quantization_config").is_null()) {
     return;
@@ -218,7 +242,8 @@ void refuse_quantized(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
+Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
+  const QuantizeJob job = with_rules(given);
   const auto start = std::chrono::steady_clock::now();
   const tensor::InferenceScope inference;
   const Method& method = find_method(job.method);
@@ -229,21 +254,7 @@ Json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log) {
   const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
 
-  RowSet rows;
-  std::optional<Tokenizer> tokenizer;
-  if (method.needs_hessian) {
-    if (!job.calibration) {
-      throw Error(ErrorKind::invalid_argument, "--calibration", str("method ", method.name, " needs calibration text"),
-                  "pass a .txt, .jsonl or .safetensors file");
-    }
-    rows = load_rows(*job.calibration, job.rows, [&]() -> const Tokenizer& {
-      if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
-      return *tokenizer;
-    }, log);
-    refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
-    log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(), rows.rows.size(),
-                 " used, ", rows.tokens, " tokens; ", rows.policy));
-  }
+  const RowSet rows = method.needs_hessian ? calibration_rows(job, model, log) : RowSet{};
   for (const std::string& name : plan.skipped()) log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
   if (!job.skip_scan) refuse_non_finite(*checkpoint, pool, log);
