@@ -105,6 +105,7 @@ StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace)
   if (!final_.has_filename()) final_ = final_.parent_path();
   refuse_occupied(final_, replace);
   std::error_code error;
+  for (fs::path parent = final_.parent_path(); !fs::exists(parent); parent = parent.parent_path()) made_ = parent;
   fs::create_directories(final_.parent_path(), error);
   if (error) throw Error(ErrorKind::io, final_.parent_path().string(), "cannot create folder: " + error.message());
   std::string name = (final_.parent_path() / ("." + final_.filename().string() + ".partial-XXXXXX")).string();
@@ -117,6 +118,9 @@ StagedDirectory::~StagedDirectory() {
   if (committed_) return;
   std::error_code ignored;
   fs::remove_all(staging_, ignored);
+  if (made_.empty()) return;
+  // Only empty folders are removed: others may use them by now.
+  for (fs::path parent = final_.parent_path(); fs::remove(parent, ignored) && parent != made_;) parent = parent.parent_path();
 }
 
 void StagedDirectory::commit() {

@@ -49,7 +49,8 @@ class OutputFile {
   int fd_ = -1;
 };
 
-// A folder built beside its final place and renamed there by commit(). The destructor removes what was not committed.
+// A folder built beside its final place and renamed there by commit(). The destructor removes what was not committed, and
+// parents that were made for it.
 class StagedDirectory {
  public:
   // Throws invalid_argument when `final_path` exists and is not an empty folder, unless `replace`.
@@ -67,6 +68,7 @@ class StagedDirectory {
  private:
   std::filesystem::path final_;
   std::filesystem::path staging_;
+  std::filesystem::path made_;  // the topmost folder that was made for final_; empty when its parent existed
   bool committed_ = false;
 };
 

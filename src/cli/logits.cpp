@@ -18,8 +18,8 @@ struct Flags {
   int64_t batch = 8;
 };
 
-// Before the model is loaded, what would fail after it ran.
-void check_output(const std::filesystem::path& path) {
+// Before the model is loaded, what would fail after it ran or replace what is read.
+void check_output(const std::filesystem::path& path, const std::filesystem::path& model, const std::filesystem::path& input) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (!std::filesystem::is_directory(folder)) {
     throw Error(ErrorKind::invalid_argument, path.string(), str("no folder ", folder.string()), "make it first");
@@ -27,13 +27,17 @@ void check_output(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path)) {
     throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name", "name a .safetensors file");
   }
+  std::error_code ignored;
+  if (std::filesystem::equivalent(folder, model, ignored) || std::filesystem::equivalent(path, input, ignored)) {
+    throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads", "name another output");
+  }
 }
 
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const tensor::InferenceScope inference;
-  check_output(flags.output);
+  check_output(flags.output, flags.model, flags.input);
   const ReadyRows ready = read_ready_rows(flags.input);
   ResidentModel model(flags.model, {.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied}, pool);
   refuse_foreign_ids(ready.rows, model.model().spec().vocab, flags.input);

@@ -177,6 +177,13 @@ class Output(e2e.GramianTestCase):
         self.quantize(self.model, self.path("a/b/out"), method="rtn")
         self.assertTrue((self.path("a/b/out") / "config.json").exists())
         self.assertEqual([p.name for p in self.path("a/b").iterdir()], ["out"])
+        # Parents that were made for an output that never came go again; others stay.
+        tiny = TinyModel()
+        tiny.change("model.layers.1.mlp.down_proj.weight", {0: float("nan")})
+        damaged = tiny.write(self.path("damaged"))
+        for output in ("c/d/out", "a/e/out"):
+            self.refused("quantize", damaged, "-o", self.path(output), "--method", "rtn", "--skip-scan", code=1)
+        self.assertEqual([p.name for p in self.path("a").iterdir()], ["b"])
 
     def test_parent_that_cannot_be_written(self):
         file = self.path("file")
@@ -194,6 +201,9 @@ class Output(e2e.GramianTestCase):
 
     def test_logits_output(self):
         rows = write_rows(self.path("rows.safetensors"), random_rows(1, 8))
+        for output in (self.model / "config.json", self.model / "new.safetensors", rows):
+            self.refused("logits", self.model, "--input", rows, "--output", output, says=(output, "another output"))
+        self.assertEqual(digests(self.model), self.before)
         for output in (self.path("none/logits.safetensors"), self.model):
             result = e2e.gramian("logits", self.model, "--input", rows, "--output", output)
             self.assertIn(result.code, (1, 2), result)
