@@ -18,7 +18,7 @@ STDOUT = "stdout belongs to results, which src/cli prints; messages go through b
 
 # (pattern on code without comments and strings, also in tests?, replacement)
 CALLS = (
-    (r"\busing\s+namespace\s+std\s*;", True, "write std::"),
+    (r"\busing\s+namespace\s+std\b(?=\s*;)", True, "write std::"),
     (r"(?<![\w.>])assert\s*\(", True, "throw gramian::Error for input, GRAMIAN_CHECK (base/error.h) for bugs"),
     (r"(?<![\w.>:])(?:std::)?s?rand\s*\(", True, "use std::mt19937_64 with a seed that is printed"),
     (r"\bstd::system\s*\(|(?<![\w.>:])system\s*\(", True, "no shell: use the library call, or a test script in Python"),
