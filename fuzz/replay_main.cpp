@@ -21,12 +21,24 @@ void damage(Bytes& bytes, std::mt19937_64& random) {
   for (size_t edits = 1 + below(3); edits > 0 && !bytes.empty(); --edits) {
     const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(below(bytes.size()));
     switch (below(6)) {
-      case 0: *at ^= static_cast<uint8_t>(1 << below(8)); break;
-      case 1: *at = static_cast<uint8_t>(random()); break;
-      case 2: bytes.erase(at); break;
-      case 3: bytes.insert(at, *at); break;
-      case 4: *at = static_cast<uint8_t>("0123456789-.e[]{}\",:"[below(20)]); break;
-      case 5: bytes.resize(static_cast<size_t>(at - bytes.begin())); break;
+      case 0:
+        *at ^= static_cast<uint8_t>(1 << below(8));
+        break;
+      case 1:
+        *at = static_cast<uint8_t>(random());
+        break;
+      case 2:
+        bytes.erase(at);
+        break;
+      case 3:
+        bytes.insert(at, *at);
+        break;
+      case 4:
+        *at = static_cast<uint8_t>("0123456789-.e[]{}\",:"[below(20)]);
+        break;
+      case 5:
+        bytes.resize(static_cast<size_t>(at - bytes.begin()));
+        break;
     }
   }
 }

@@ -31,7 +31,8 @@ int Error::exit_code() const noexcept {
 }
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
-  throw Error(ErrorKind::internal, str(file, ":", line), str("bug: ", condition, message.empty() ? "" : ": ", message),
+  throw Error(ErrorKind::internal, str(file, ":", line),
+              str("bug: ", condition, message.empty() ? "" : ": ", message),
               "please report it with the command that led here");
 }
 

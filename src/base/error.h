@@ -43,7 +43,7 @@ class Error : public std::runtime_error {
 }  // namespace gramian
 
 // For bugs of ours only; user input and files throw Error with their own kind.
-#define GRAMIAN_CHECK(condition, ...)                                                          \
-  do {                                                                                         \
+#define GRAMIAN_CHECK(condition, ...)                                                                       \
+  do {                                                                                                      \
     if (!(condition)) ::gramian::check_failed(__FILE__, __LINE__, #condition, ::gramian::str(__VA_ARGS__)); \
   } while (false)

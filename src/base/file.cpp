@@ -32,7 +32,7 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
   // Without O_NONBLOCK, opening a FIFO waits for a writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail(path, "cannot open", errno);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd);
     throw Error(ErrorKind::invalid_argument, path.string(), "expected a regular file");
@@ -92,7 +92,8 @@ void OutputFile::close() {
 void StagedDirectory::refuse_occupied(const fs::path& final_path, bool replace) {
   if (!fs::exists(final_path)) return;
   if (!fs::is_directory(final_path)) {
-    throw Error(ErrorKind::invalid_argument, final_path.string(), "is a file, expected a folder", "name another output");
+    throw Error(ErrorKind::invalid_argument, final_path.string(), "is a file, expected a folder",
+                "name another output");
   }
   if (!replace && !fs::is_empty(final_path)) {
     throw Error(ErrorKind::invalid_argument, final_path.string(), "output folder exists and is not empty",
@@ -105,9 +106,11 @@ StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace)
   if (!final_.has_filename()) final_ = final_.parent_path();
   refuse_occupied(final_, replace);
   std::error_code error;
-  for (fs::path parent = final_.parent_path(); !fs::exists(parent); parent = parent.parent_path()) made_ = parent;
+  for (fs::path parent = final_.parent_path(); !fs::exists(parent); parent = parent.parent_path())
+    made_ = parent;
   fs::create_directories(final_.parent_path(), error);
-  if (error) throw Error(ErrorKind::io, final_.parent_path().string(), "cannot create folder: " + error.message());
+  if (error)
+    throw Error(ErrorKind::io, final_.parent_path().string(), "cannot create folder: " + error.message());
   std::string name = (final_.parent_path() / ("." + final_.filename().string() + ".partial-XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr) fail(name, "cannot create folder", errno);
   ::chmod(name.c_str(), 0755);
@@ -120,7 +123,8 @@ StagedDirectory::~StagedDirectory() {
   fs::remove_all(staging_, ignored);
   if (made_.empty()) return;
   // Only empty folders are removed: others may use them by now.
-  for (fs::path parent = final_.parent_path(); fs::remove(parent, ignored) && parent != made_;) parent = parent.parent_path();
+  for (fs::path parent = final_.parent_path(); fs::remove(parent, ignored) && parent != made_;)
+    parent = parent.parent_path();
 }
 
 void StagedDirectory::commit() {
@@ -152,7 +156,8 @@ std::string read_text(const fs::path& path) {
 }
 
 void write_atomically(const fs::path& path, std::string_view content) {
-  fs::path temporary = parent_of(path) / ("." + path.filename().string() + ".partial-" + std::to_string(::getpid()));
+  fs::path temporary =
+      parent_of(path) / ("." + path.filename().string() + ".partial-" + std::to_string(::getpid()));
   try {
     OutputFile out(temporary);
     out.write_at(0, std::as_bytes(std::span(content)));

@@ -14,7 +14,7 @@ void remember(int signal) { arrived = signal; }
 }  // namespace
 
 void catch_interrupts() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = remember;
   // The default action returns after the first signal.
   action.sa_flags = static_cast<int>(SA_RESETHAND);
@@ -25,7 +25,8 @@ void catch_interrupts() {
 
 void throw_if_interrupted() {
   if (arrived == 0) return;
-  throw Error(ErrorKind::interrupted, "", str("stopped by signal ", static_cast<int>(arrived)), "nothing was written");
+  throw Error(ErrorKind::interrupted, "", str("stopped by signal ", static_cast<int>(arrived)),
+              "nothing was written");
 }
 
 }  // namespace gramian

@@ -12,13 +12,15 @@ namespace {
 std::string clock_text(double seconds) {
   const auto total = static_cast<int64_t>(std::llround(seconds));
   char text[32];
-  std::snprintf(text, sizeof text, "%lld:%02lld", static_cast<long long>(total / 60), static_cast<long long>(total % 60));
+  std::snprintf(text, sizeof text, "%lld:%02lld", static_cast<long long>(total / 60),
+                static_cast<long long>(total % 60));
   return text;
 }
 
 }  // namespace
 
-Log::Log(LogLevel level) : level_(level), interactive_(level == LogLevel::normal && ::isatty(STDERR_FILENO) == 1) {}
+Log::Log(LogLevel level)
+    : level_(level), interactive_(level == LogLevel::normal && ::isatty(STDERR_FILENO) == 1) {}
 
 void Log::clear_line() {
   if (line_drawn_) std::fputs("\r\033[K", stderr);
@@ -45,7 +47,10 @@ std::map<std::string, int64_t> Log::warnings() const {
 }
 
 Progress::Progress(Log& log, std::string what, int64_t total)
-    : log_(log), what_(std::move(what)), total_(std::max<int64_t>(total, 1)), start_(std::chrono::steady_clock::now()) {}
+    : log_(log),
+      what_(std::move(what)),
+      total_(std::max<int64_t>(total, 1)),
+      start_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() {
   const std::lock_guard lock(log_.mutex_);
@@ -61,11 +66,12 @@ void Progress::update(double done, const std::string& detail) {
   const double share = std::clamp(done / static_cast<double>(total_), 0.0, 1.0);
   constexpr int kWidth = 24;
   const int filled = static_cast<int>(share * kWidth);
-  const std::string bar = std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kWidth - filled), '.');
+  const std::string bar =
+      std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kWidth - filled), '.');
   const std::string eta = share > 0 ? clock_text(elapsed / share - elapsed) : "?";
   const std::lock_guard lock(log_.mutex_);
-  std::fprintf(stderr, "\r\033[K[%s] %.1f/%lld %s, %s left  %s", bar.c_str(), done, static_cast<long long>(total_),
-               what_.c_str(), eta.c_str(), detail.c_str());
+  std::fprintf(stderr, "\r\033[K[%s] %.1f/%lld %s, %s left  %s", bar.c_str(), done,
+               static_cast<long long>(total_), what_.c_str(), eta.c_str(), detail.c_str());
   std::fflush(stderr);
   log_.line_drawn_ = true;
 }

@@ -12,7 +12,8 @@
 namespace gramian::cli {
 
 std::shared_ptr<ThreadPool> Common::pool() const {
-  const int count = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int count =
+      threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   tensor::set_threads(count);
   return std::make_shared<ThreadPool>(count);
 }
@@ -24,7 +25,8 @@ void Common::result(const Json& document, const std::string& text) const {
   } else if (!quiet) {
     std::printf("%s", text.c_str());
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw Error(ErrorKind::io, "standard output", "cannot write the result");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    throw Error(ErrorKind::io, "standard output", "cannot write the result");
 }
 
 void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::function<void()> action) {
@@ -60,9 +62,11 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
                   "Tokens per row of .txt and .jsonl (ready rows keep their own)")
       ->check(CLI::Range(2, 1 << 24))
       ->capture_default_str();
-  verb.add_option("--seed", flags.seed, "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl)")
+  verb.add_option("--seed", flags.seed,
+                  "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl)")
       ->check(CLI::NonNegativeNumber);
-  verb.add_flag("--allow-fewer", flags.allow_fewer, "Accept less than half of the rows that --samples asks for");
+  verb.add_flag("--allow-fewer", flags.allow_fewer,
+                "Accept less than half of the rows that --samples asks for");
 }
 
 std::string human_bytes(double bytes) {

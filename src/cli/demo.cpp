@@ -29,7 +29,8 @@ fs::path bundled_model() {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / here;
 }
 
-Json row(const std::string& variant, uint64_t bytes, double bits, const EvalResult& eval, double seconds, int64_t peak) {
+Json row(const std::string& variant, uint64_t bytes, double bits, const EvalResult& eval, double seconds,
+         int64_t peak) {
   Json json;
   json["variant"] = variant;
   json["bytes"] = bytes;
@@ -50,8 +51,8 @@ uint64_t weight_bytes(const Checkpoint& checkpoint) {
 }
 
 std::string text_of(const Json& rows) {
-  std::vector<std::vector<std::string>> cells{
-      {"variant", "size", "bits/weight", "perplexity", "KL to original", "95 % interval", "seconds", "peak memory"}};
+  std::vector<std::vector<std::string>> cells{{"variant", "size", "bits/weight", "perplexity",
+                                               "KL to original", "95 % interval", "seconds", "peak memory"}};
   for (const Json& row : rows) {
     const bool original = row.at("variant") == "original";
     cells.push_back({row.at("variant"), human_bytes(row.at("bytes")), fixed(row.at("bits_per_weight"), 3),
@@ -73,7 +74,8 @@ void run(const Flags& flags, const Common& common) {
   const Tokenizer tokenizer(source / "tokenizer.json");
   RowOptions eval_rows = flags.rows.options(0);
   eval_rows.samples.reset();
-  const RowSet held_out = load_rows(source / "heldout.txt", eval_rows, [&]() -> const Tokenizer& { return tokenizer; }, log);
+  const RowSet held_out =
+      load_rows(source / "heldout.txt", eval_rows, [&]() -> const Tokenizer& { return tokenizer; }, log);
   log.info(str("demo: ", source.string(), ", evaluated on ", held_out.rows.size(), " held-out rows of ",
                flags.rows.sequence_length, " tokens"));
 
@@ -89,8 +91,8 @@ void run(const Flags& flags, const Common& common) {
     for (const auto& [name, tensor] : checkpoint.tensors()) {
       weights += static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
     }
-    rows.push_back(row("original", bytes, 8.0 * static_cast<double>(bytes) / static_cast<double>(weights), eval, 0,
-                       peak_rss_bytes()));
+    rows.push_back(row("original", bytes, 8.0 * static_cast<double>(bytes) / static_cast<double>(weights),
+                       eval, 0, peak_rss_bytes()));
   }
   for (const Variant& variant : kVariants) {
     QuantizeJob job;
@@ -106,8 +108,8 @@ void run(const Flags& flags, const Common& common) {
     const Json report = quantize(job, *pool, log);
     ResidentModel quantized(job.output, {}, pool);
     const EvalResult eval = evaluate(quantized, &original, held_out.rows, {}, log);
-    rows.push_back(row(variant.name, report.at("weight_bytes"), report.at("bits_per_weight"), eval, report.at("seconds"),
-                       report.at("peak_rss_bytes")));
+    rows.push_back(row(variant.name, report.at("weight_bytes"), report.at("bits_per_weight"), eval,
+                       report.at("seconds"), report.at("peak_rss_bytes")));
   }
   Json json;
   json["rows"] = rows;
@@ -121,8 +123,10 @@ void add_demo(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
   CLI::App& verb = *app.add_subcommand("demo", "Quantize the bundled model three ways and compare");
-  verb.add_option("--model", flags->model, "Folder with a model, calibration.txt and heldout.txt (default: the bundled one)");
-  verb.add_option("-o,--output", flags->output, "Folder for the quantized checkpoints; what it holds of them is replaced")
+  verb.add_option("--model", flags->model,
+                  "Folder with a model, calibration.txt and heldout.txt (default: the bundled one)");
+  verb.add_option("-o,--output", flags->output,
+                  "Folder for the quantized checkpoints; what it holds of them is replaced")
       ->capture_default_str();
   flags->rows.sequence_length = 256;  // what the bundled model was trained on
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128");

@@ -24,10 +24,13 @@ void run(const Flags& flags, const Common& common) {
   }
   const std::filesystem::path source = ready ? flags.rows_file : flags.text;
   std::optional<Tokenizer> tokenizer;
-  const RowSet rows = load_rows(source, flags.rows.options(0), [&]() -> const Tokenizer& {
-    if (!tokenizer) tokenizer.emplace(std::filesystem::path(flags.model) / "tokenizer.json");
-    return *tokenizer;
-  }, log);
+  const RowSet rows = load_rows(
+      source, flags.rows.options(0),
+      [&]() -> const Tokenizer& {
+        if (!tokenizer) tokenizer.emplace(std::filesystem::path(flags.model) / "tokenizer.json");
+        return *tokenizer;
+      },
+      log);
   log.info(str("evaluation: ", rows.rows.size(), " rows, ", rows.tokens, " tokens; ", rows.policy));
 
   const OpenOptions open{.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied};
@@ -50,7 +53,8 @@ void run(const Flags& flags, const Common& common) {
   json["seconds"] = result.seconds;
   json["tokens_per_second"] = static_cast<double>(result.tokens) / result.seconds;
   json["peak_rss_bytes"] = peak_rss_bytes();
-  std::string text = str("perplexity ", fixed(result.perplexity, 4), " over ", result.tokens, " predicted tokens\n");
+  std::string text =
+      str("perplexity ", fixed(result.perplexity, 4), " over ", result.tokens, " predicted tokens\n");
   if (result.kl) {
     text += str("KL(reference || model) ", fixed(result.kl->mean, 5), " nats per token, 95 % interval ",
                 fixed(result.kl->low, 5), " to ", fixed(result.kl->high, 5), "\nsame best token ",
@@ -66,15 +70,19 @@ void run(const Flags& flags, const Common& common) {
 void add_eval(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
-  CLI::App& verb = *app.add_subcommand("eval", "Perplexity of a model, and its KL divergence from a reference");
+  CLI::App& verb =
+      *app.add_subcommand("eval", "Perplexity of a model, and its KL divergence from a reference");
   verb.add_option("model", flags->model, "Model folder, plain or QQQ")->required();
   verb.add_option("--text", flags->text, "Text to evaluate on: .txt or .jsonl");
   verb.add_option("--rows", flags->rows_file, "Ready rows to evaluate on: .safetensors with input_ids");
   verb.add_option("--reference", flags->reference, "Model folder to compare with");
   add_row_flags(verb, flags->rows, "Rows to evaluate; without it all");
-  verb.add_option("--batch", flags->batch, "Rows per forward")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  verb.add_option("--batch", flags->batch, "Rows per forward")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   verb.add_option("--dtype", flags->dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
-  verb.add_flag("--treat-as-tied", flags->treat_as_tied, "Use the embedding as head when the checkpoint has no head");
+  verb.add_flag("--treat-as-tied", flags->treat_as_tied,
+                "Use the embedding as head when the checkpoint has no head");
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

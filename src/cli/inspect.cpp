@@ -62,20 +62,22 @@ Json describe(const std::string& folder) {
   json["tied_head"] = spec.tied;
   json["tensors"] = checkpoint->tensors().size();
   json["weight_bytes"] = bytes;
-  json["quantization"] = group_size ? Json(*group_size == -1 ? "qqq, one scale per row" : "qqq, group size 128") : Json();
+  json["quantization"] =
+      group_size ? Json(*group_size == -1 ? "qqq, one scale per row" : "qqq, group size 128") : Json();
   json["shared_inputs"] = model.family().modules;
   json["modules"] = describe_modules(model, group_size.has_value());
   return json;
 }
 
 std::string text_of(const Json& json) {
-  std::string text = str(json.at("model_type").get<std::string>(), ": ", json.at("layers"), " layers, hidden ",
-                         json.at("hidden_size"), ", ", json.at("heads"), " heads over ", json.at("kv_heads"), ", head ",
-                         json.at("head_dim"), ", MLP ", json.at("intermediate_size"), ", vocabulary ",
-                         json.at("vocab_size"), json.at("tied_head") ? " (tied head)" : "", ", rope ",
-                         json.at("rope").get<std::string>(), "\n", json.at("tensors"), " tensors, ",
-                         human_bytes(json.at("weight_bytes")), "\n");
-  if (!json.at("quantization").is_null()) text += "quantized: " + json.at("quantization").get<std::string>() + "\n";
+  std::string text =
+      str(json.at("model_type").get<std::string>(), ": ", json.at("layers"), " layers, hidden ",
+          json.at("hidden_size"), ", ", json.at("heads"), " heads over ", json.at("kv_heads"), ", head ",
+          json.at("head_dim"), ", MLP ", json.at("intermediate_size"), ", vocabulary ", json.at("vocab_size"),
+          json.at("tied_head") ? " (tied head)" : "", ", rope ", json.at("rope").get<std::string>(), "\n",
+          json.at("tensors"), " tensors, ", human_bytes(json.at("weight_bytes")), "\n");
+  if (!json.at("quantization").is_null())
+    text += "quantized: " + json.at("quantization").get<std::string>() + "\n";
   text += "linear layers that share an input:";
   for (const auto& group : json.at("shared_inputs")) {
     text += " {";
@@ -85,9 +87,11 @@ std::string text_of(const Json& json) {
   text += "\n";
   std::vector<std::vector<std::string>> rows{{"module", "out x in", "QQQ g128", "QQQ row"}};
   for (const auto& module : json.at("modules")) {
-    const auto fit = [&](const char* key) { return module.at(key) == true ? std::string("fits") : std::string("no"); };
-    rows.push_back({module.at("name"), str(module.at("out_features"), " x ", module.at("in_features")), fit("qqq_g128"),
-                    fit("qqq_row")});
+    const auto fit = [&](const char* key) {
+      return module.at(key) == true ? std::string("fits") : std::string("no");
+    };
+    rows.push_back({module.at("name"), str(module.at("out_features"), " x ", module.at("in_features")),
+                    fit("qqq_g128"), fit("qqq_row")});
   }
   return rows.size() > 1 ? text + table(rows) : text;
 }
@@ -111,7 +115,8 @@ void run(const Flags& flags, const Common& common) {
 void add_inspect(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
-  CLI::App& verb = *app.add_subcommand("inspect", "Architecture, linear layers, shared inputs and tile fit of a model");
+  CLI::App& verb =
+      *app.add_subcommand("inspect", "Architecture, linear layers, shared inputs and tile fit of a model");
   verb.add_option("model", flags->model, "Model folder");
   verb.add_flag("--cpu", flags->cpu, "Also say which CPU kernels are chosen");
   add_common(verb, common, [flags, common] { run(*flags, *common); });

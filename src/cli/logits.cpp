@@ -19,17 +19,22 @@ struct Flags {
 };
 
 // Before the model is loaded, what would fail after it ran or replace what is read.
-void check_output(const std::filesystem::path& path, const std::filesystem::path& model, const std::filesystem::path& input) {
+void check_output(const std::filesystem::path& path, const std::filesystem::path& model,
+                  const std::filesystem::path& input) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (!std::filesystem::is_directory(folder)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), str("no folder ", folder.string()), "make it first");
+    throw Error(ErrorKind::invalid_argument, path.string(), str("no folder ", folder.string()),
+                "make it first");
   }
   if (std::filesystem::is_directory(path)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name", "name a .safetensors file");
+    throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name",
+                "name a .safetensors file");
   }
   std::error_code ignored;
-  if (std::filesystem::equivalent(folder, model, ignored) || std::filesystem::equivalent(path, input, ignored)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads", "name another output");
+  if (std::filesystem::equivalent(folder, model, ignored) ||
+      std::filesystem::equivalent(path, input, ignored)) {
+    throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads",
+                "name another output");
   }
 }
 
@@ -57,7 +62,9 @@ void run(const Flags& flags, const Common& common) {
     for (int64_t r = begin; r < end; ++r) {
       const auto tokens = static_cast<int64_t>(ready.rows[static_cast<size_t>(r)].size());
       if (tokens == 0) continue;
-      logits[r].narrow(0, ready.begins[static_cast<size_t>(r)], tokens).copy_(model.logits(states.narrow(0, offset, tokens)));
+      logits[r]
+          .narrow(0, ready.begins[static_cast<size_t>(r)], tokens)
+          .copy_(model.logits(states.narrow(0, offset, tokens)));
       offset += tokens;
     }
     progress.update(static_cast<double>(end));
@@ -82,11 +89,15 @@ void add_logits(CLI::App& app) {
   verb.add_option("--input", flags->input,
                   "Safetensors with input_ids [rows, length] and optionally attention_mask")
       ->required();
-  verb.add_option("--output", flags->output, "Safetensors to write: logits f32 [rows, length, vocab], 0 where masked")
+  verb.add_option("--output", flags->output,
+                  "Safetensors to write: logits f32 [rows, length, vocab], 0 where masked")
       ->required();
-  verb.add_option("--batch", flags->batch, "Rows per forward")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  verb.add_option("--batch", flags->batch, "Rows per forward")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   verb.add_option("--dtype", flags->dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
-  verb.add_flag("--treat-as-tied", flags->treat_as_tied, "Use the embedding as head when the checkpoint has no head");
+  verb.add_flag("--treat-as-tied", flags->treat_as_tied,
+                "Use the embedding as head when the checkpoint has no head");
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

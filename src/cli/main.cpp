@@ -36,8 +36,10 @@ int foreign_failure(const std::string& text) {
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Gramian quantizes large language models after training, driven by what their layers see on calibration text.\n"
-      "A MODEL is a Hugging Face folder (config.json, safetensors, tokenizer.json), plain or quantized by Gramian."};
+      "Gramian quantizes large language models after training, driven by what their layers see on "
+      "calibration text.\n"
+      "A MODEL is a Hugging Face folder (config.json, safetensors, tokenizer.json), plain or quantized by "
+      "Gramian."};
   app.set_version_flag("--version", std::string("gramian ") + GRAMIAN_VERSION);
   app.require_subcommand(1);
   app.footer("gramian VERB --help explains a verb. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped.");

@@ -1,10 +1,11 @@
 // gramian quantize MODEL -o OUT
+#include "pipeline/quantize.h"
+
 #include <algorithm>
 
 #include "base/error.h"
 #include "cli/common.h"
 #include "pipeline/method.h"
-#include "pipeline/quantize.h"
 
 namespace gramian::cli {
 namespace {
@@ -35,13 +36,15 @@ std::string method_help() {
 }
 
 std::string summary(const Json& report) {
-  std::string text = str(report.at("modules").size(), " modules quantized, ", fixed(report.at("bits_per_weight"), 3),
-                         " bits per weight (", fixed(report.at("bits_per_weight_total"), 3), " over the whole model, ",
-                         human_bytes(report.at("weight_bytes")), ")\n");
+  std::string text =
+      str(report.at("modules").size(), " modules quantized, ", fixed(report.at("bits_per_weight"), 3),
+          " bits per weight (", fixed(report.at("bits_per_weight_total"), 3), " over the whole model, ",
+          human_bytes(report.at("weight_bytes")), ")\n");
   text += str(fixed(report.at("seconds"), 1), " s, peak memory ", human_bytes(report.at("peak_rss_bytes")));
   if (report.at("tokens") > 0) text += str(", ", report.at("tokens").get<int64_t>(), " calibration tokens");
   text += "\n";
-  if (report.at("fallbacks") > 0) text += str(report.at("fallbacks").get<int64_t>(), " modules fell back to plain rounding\n");
+  if (report.at("fallbacks") > 0)
+    text += str(report.at("fallbacks").get<int64_t>(), " modules fell back to plain rounding\n");
   if (!report.at("skipped").empty()) text += str(report.at("skipped").size(), " layers left unquantized\n");
   return text;
 }
@@ -69,31 +72,42 @@ void add_quantize(CLI::App& app) {
   verb.add_option("model", job.source, "Model folder")->required();
   verb.add_option("-o,--output", job.output, "Folder to make; appears only when it is complete")->required();
   verb.add_option("--method", job.method, method_help())->capture_default_str();
-  verb.add_option("--group-size", solve.grid.group_size, "Columns that share a scale: 128, or -1 for a whole row")
+  verb.add_option("--group-size", solve.grid.group_size,
+                  "Columns that share a scale: 128, or -1 for a whole row")
       ->check(CLI::IsMember({-1, 128}))
       ->capture_default_str();
-  verb.add_option("--mse", solve.grid.mse, "Exponent of the scale search's error; 0 scales by the largest magnitude")
+  verb.add_option("--mse", solve.grid.mse,
+                  "Exponent of the scale search's error; 0 scales by the largest magnitude")
       ->check(number_between(0.0, 16.0))
       ->capture_default_str();
   verb.add_option("--damp-percent", solve.damp_percent, "Share of the Hessian's mean diagonal added to it")
       ->check(number_between(1e-12, 0.999999))
       ->capture_default_str();
-  verb.add_option("--damp-step", solve.damp_step, "Increase of --damp-percent while the Hessian does not factor; 0: none")
+  verb.add_option("--damp-step", solve.damp_step,
+                  "Increase of --damp-percent while the Hessian does not factor; 0: none")
       ->check(number_between(0.0, 1.0))
       ->capture_default_str();
-  verb.add_flag("--static-groups", solve.static_groups, "Take all group scales before any error compensation");
-  verb.add_option("--calibration", flags->calibration, "Calibration rows: .txt, .jsonl or .safetensors (input_ids)");
+  verb.add_flag("--static-groups", solve.static_groups,
+                "Take all group scales before any error compensation");
+  verb.add_option("--calibration", flags->calibration,
+                  "Calibration rows: .txt, .jsonl or .safetensors (input_ids)");
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128, or all of a file of ready rows");
-  verb.add_option("--batch", job.batch, "Calibration rows per forward")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  verb.add_option("--lanes", flags->lanes, "Where batches run: cpu:N runs N batches side by side")->capture_default_str();
-  verb.add_option("--dtype", job.dtype, "Type of the forward: auto (bfloat16 where the CPU multiplies it), float32, "
-                                        "bfloat16, float16")
+  verb.add_option("--batch", job.batch, "Calibration rows per forward")
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  verb.add_option("--compat", flags->compat, "Follow another tool's rules: gptqmodel (7.7.0), to compare with it")
+  verb.add_option("--lanes", flags->lanes, "Where batches run: cpu:N runs N batches side by side")
+      ->capture_default_str();
+  verb.add_option("--dtype", job.dtype,
+                  "Type of the forward: auto (bfloat16 where the CPU multiplies it), float32, "
+                  "bfloat16, float16")
+      ->capture_default_str();
+  verb.add_option("--compat", flags->compat,
+                  "Follow another tool's rules: gptqmodel (7.7.0), to compare with it")
       ->check(CLI::IsMember({"gptqmodel"}));
   verb.add_flag("--skip-unfit", job.skip_unfit, "Leave layers unquantized whose shape QQQ's tiles refuse");
   verb.add_flag("--skip-scan", job.skip_scan, "Do not look for NaN and infinity in the source first");
-  verb.add_flag("--treat-as-tied", job.treat_as_tied, "Use the embedding as head when the checkpoint has no head");
+  verb.add_flag("--treat-as-tied", job.treat_as_tied,
+                "Use the embedding as head when the checkpoint has no head");
   verb.add_flag("--force", job.force, "Replace an output folder that exists");
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }

@@ -39,7 +39,8 @@ void score(const ResidentModel& model, const at::Tensor& states, const ResidentM
 
 std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
   std::vector<TokenRow> usable;
-  std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable), [](const TokenRow& row) { return row.size() >= 2; });
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable),
+               [](const TokenRow& row) { return row.size() >= 2; });
   if (usable.empty()) throw Error(ErrorKind::invalid_argument, "evaluation rows", "no row has two tokens");
   return usable;
 }

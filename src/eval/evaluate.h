@@ -12,7 +12,7 @@
 namespace gramian {
 
 struct EvalOptions {
-  int64_t batch = 8;                         // rows per forward
+  int64_t batch = 8;                           // rows per forward
   int64_t logit_bytes_max = int64_t{1} << 28;  // f32 logits held at a time, per model
 };
 

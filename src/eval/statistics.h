@@ -7,7 +7,7 @@ namespace gramian {
 
 struct Interval {
   double mean = 0;
-  double low = 0;   // NaN when there are fewer than two values
+  double low = 0;  // NaN when there are fewer than two values
   double high = 0;
 };
 

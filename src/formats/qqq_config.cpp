@@ -29,7 +29,8 @@ nlohmann::ordered_json quantization_config(const ConfigFields& fields) {
   config["lm_head"] = false;
   for (const char* key : {"method", "quant_method", "format", "checkpoint_format"}) config[key] = "qqq";
   config["pack_dtype"] = "int32";
-  for (const std::string& name : fields.skipped) config["dynamic"][exact_pattern(name)] = nlohmann::ordered_json::object();
+  for (const std::string& name : fields.skipped)
+    config["dynamic"][exact_pattern(name)] = nlohmann::ordered_json::object();
   nlohmann::ordered_json& meta = config["meta"];
   meta["quantizer"] = {std::string("gramian:") + GRAMIAN_VERSION};
   meta["solver"] = fields.method;
@@ -43,19 +44,23 @@ nlohmann::ordered_json quantization_config(const ConfigFields& fields) {
 }
 
 std::optional<int64_t> read_group_size(const nlohmann::ordered_json& config, const std::string& where) {
-  if (!config.contains("quantization_config") || config.at("quantization_config").is_null()) return std::nullopt;
+  if (!config.contains("quantization_config") || config.at("quantization_config").is_null())
+    return std::nullopt;
   const auto& fields = config.at("quantization_config");
   const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::unsupported, where, "quantization_config: " + what, "QQQ with 4 bits, symmetric, is read");
+    throw Error(ErrorKind::unsupported, where, "quantization_config: " + what,
+                "QQQ with 4 bits, symmetric, is read");
   };
   if (!fields.is_object()) refuse("expected an object");
   std::string method;
   for (const char* key : {"quant_method", "method", "format", "checkpoint_format"}) {
-    if (method.empty() && fields.contains(key) && fields.at(key).is_string()) method = fields.at(key).get<std::string>();
+    if (method.empty() && fields.contains(key) && fields.at(key).is_string())
+      method = fields.at(key).get<std::string>();
   }
   if (method != "qqq") refuse("method '" + method + "' is not read yet");
   for (const char* key : {"bits", "wbits"}) {
-    if (fields.contains(key) && fields.at(key) != 4) refuse(std::string(key) + " is " + fields.at(key).dump());
+    if (fields.contains(key) && fields.at(key) != 4)
+      refuse(std::string(key) + " is " + fields.at(key).dump());
   }
   if (fields.contains("desc_act") && fields.at("desc_act") == true) refuse("desc_act is true");
   if (fields.contains("sym") && fields.at("sym") == false) refuse("sym is false");

@@ -8,7 +8,8 @@
 namespace gramian {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames = {"reference", "avx2", "avx512", "avx512_vnni", "avx512_bf16"};
+constexpr std::array<std::string_view, 5> kNames = {"reference", "avx2", "avx512", "avx512_vnni",
+                                                    "avx512_bf16"};
 
 }  // namespace
 

@@ -30,8 +30,8 @@ struct AttentionSpec {
   int64_t head_dim = 0;
   bool qkv_bias = false;
   bool o_bias = false;
-  double scale = 1.0;   // of q·k
-  int64_t window = 0;   // key j is visible to query i when i - window < j <= i; 0: every j <= i
+  double scale = 1.0;  // of q·k
+  int64_t window = 0;  // key j is visible to query i when i - window < j <= i; 0: every j <= i
 };
 
 // Grouped-query attention with rotary positions. Pauses: {q, k, v}, {o}.
@@ -80,8 +80,8 @@ class DecoderLayer {
 // x + attention(norm(x)), then x + mlp(norm(x)).
 class PreNormLayer final : public DecoderLayer {
  public:
-  PreNormLayer(const Weights& weights, const std::string& prefix, const AttentionSpec& attention, const MlpSpec& mlp,
-               double norm_eps);
+  PreNormLayer(const Weights& weights, const std::string& prefix, const AttentionSpec& attention,
+               const MlpSpec& mlp, double norm_eps);
   Task<at::Tensor> forward(at::Tensor hidden, const BatchContext& batch) override;
 
  private:

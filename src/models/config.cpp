@@ -5,7 +5,8 @@
 namespace gramian {
 
 void ConfigReader::fail(const std::string& key, const std::string& what) const {
-  throw Error(ErrorKind::corrupt_data, where_, str("'", key, "' ", what), "mend the configuration or fetch it again");
+  throw Error(ErrorKind::corrupt_data, where_, str("'", key, "' ", what),
+              "mend the configuration or fetch it again");
 }
 
 int64_t ConfigReader::integer(const std::string& key, int64_t low, int64_t high) const {
@@ -13,7 +14,8 @@ int64_t ConfigReader::integer(const std::string& key, int64_t low, int64_t high)
   const auto& value = json_.at(key);
   if (!value.is_number_integer()) fail(key, str("must be an integer, found ", value.dump()));
   const int64_t result = value.get<int64_t>();
-  if (result < low || result > high) fail(key, str("must lie in ", low, "..", high, ", found ", value.dump()));
+  if (result < low || result > high)
+    fail(key, str("must lie in ", low, "..", high, ", found ", value.dump()));
   return result;
 }
 
@@ -24,7 +26,8 @@ int64_t ConfigReader::integer_or(const std::string& key, int64_t fallback, int64
 double ConfigReader::number(const std::string& key) const {
   if (!has(key)) fail(key, "is missing");
   const auto& value = json_.at(key);
-  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, str("must be a number, found ", value.dump()));
+  if (!value.is_number() || !std::isfinite(value.get<double>()))
+    fail(key, str("must be a number, found ", value.dump()));
   return value.get<double>();
 }
 

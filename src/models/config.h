@@ -13,12 +13,14 @@ class ConfigReader {
  public:
   static constexpr int64_t kSizeMax = int64_t{1} << 31;
   // `where` is the file's name, for messages. Keeps a reference to `json`.
-  ConfigReader(const nlohmann::ordered_json& json, std::string where) : json_(json), where_(std::move(where)) {}
+  ConfigReader(const nlohmann::ordered_json& json, std::string where)
+      : json_(json), where_(std::move(where)) {}
 
   bool has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
   // An integer in [low, high]; throws corrupt_data naming the key. Products of two sizes below the default limit fit int64.
   int64_t integer(const std::string& key, int64_t low = 1, int64_t high = kSizeMax) const;
-  int64_t integer_or(const std::string& key, int64_t fallback, int64_t low = 1, int64_t high = kSizeMax) const;
+  int64_t integer_or(const std::string& key, int64_t fallback, int64_t low = 1,
+                     int64_t high = kSizeMax) const;
   double number(const std::string& key) const;
   double number_or(const std::string& key, double fallback) const;
   bool boolean_or(const std::string& key, bool fallback) const;

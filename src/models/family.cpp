@@ -17,11 +17,12 @@ DecoderSpec describe_dense(const ConfigReader& config) {
   attention.heads = config.integer("num_attention_heads");
   attention.kv_heads = config.integer_or("num_key_value_heads", attention.heads);
   if (attention.heads % attention.kv_heads != 0) {
-    config.fail("num_key_value_heads", str("(", attention.kv_heads, ") must divide num_attention_heads (",
-                                           attention.heads, ")"));
+    config.fail("num_key_value_heads",
+                str("(", attention.kv_heads, ") must divide num_attention_heads (", attention.heads, ")"));
   }
   if (!config.has("head_dim") && spec.hidden % attention.heads != 0) {
-    config.fail("num_attention_heads", str("must divide hidden_size ", spec.hidden, " when head_dim is not given"));
+    config.fail("num_attention_heads",
+                str("must divide hidden_size ", spec.hidden, " when head_dim is not given"));
   }
   attention.head_dim = config.integer_or("head_dim", spec.hidden / attention.heads);
   attention.scale = 1.0 / std::sqrt(static_cast<double>(attention.head_dim));
@@ -43,8 +44,8 @@ void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
   spec.rope.rotary_dim = head_dim;
 }
 
-std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
-                                             int64_t index) {
+std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights,
+                                             const std::string& prefix, int64_t index) {
   return std::make_unique<PreNormLayer>(weights, prefix, spec.attention[static_cast<size_t>(index)], spec.mlp,
                                         spec.norm_eps);
 }

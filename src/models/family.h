@@ -31,8 +31,8 @@ struct Family {
   std::string model_type;    // config.json's "model_type"
   std::string architecture;  // config.json's "architectures"
   DecoderSpec (*describe)(const ConfigReader& config);
-  std::unique_ptr<DecoderLayer> (*layer)(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
-                                         int64_t index);
+  std::unique_ptr<DecoderLayer> (*layer)(const DecoderSpec& spec, const Weights& weights,
+                                         const std::string& prefix, int64_t index);
   ModuleTree modules;
 };
 
@@ -46,8 +46,8 @@ DecoderSpec describe_dense(const ConfigReader& config);
 // positions, and is refused (unsupported) under the scaled kinds, which the reference cannot run with it.
 void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec);
 // One PreNormLayer from the spec.
-std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
-                                             int64_t index);
+std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights,
+                                             const std::string& prefix, int64_t index);
 // {q, k, v}, {o}, {gate, up}, {down}.
 ModuleTree dense_modules();
 

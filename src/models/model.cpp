@@ -55,7 +55,8 @@ std::vector<std::vector<Linear>> Model::survey() const {
     // Not a line for each tensor of thousands of layers that nothing but a number speaks of.
     const auto first = checkpoint().tensors().lower_bound(layer_prefix(i));
     if (first == checkpoint().tensors().end() || !first->first.starts_with(layer_prefix(i))) {
-      survey.problems.push_back(str("no tensor begins with '", layer_prefix(i), "', num_hidden_layers is ", spec_.layers()));
+      survey.problems.push_back(
+          str("no tensor begins with '", layer_prefix(i), "', num_hidden_layers is ", spec_.layers()));
       break;
     }
     survey.linears.clear();
@@ -65,11 +66,13 @@ std::vector<std::vector<Linear>> Model::survey() const {
       for (const std::string& name : group) {
         const auto found = std::find_if(survey.linears.begin(), survey.linears.end(),
                                         [&](const Linear& linear) { return linear.name == name; });
-        GRAMIAN_CHECK(found != survey.linears.end(), "the module tree names ", name, ", which no block loads");
+        GRAMIAN_CHECK(found != survey.linears.end(), "the module tree names ", name,
+                      ", which no block loads");
         ordered.push_back(*found);
       }
     }
-    GRAMIAN_CHECK(ordered.size() == survey.linears.size(), "the module tree misses a linear layer of layer ", i);
+    GRAMIAN_CHECK(ordered.size() == survey.linears.size(), "the module tree misses a linear layer of layer ",
+                  i);
   }
   if (!survey.problems.empty()) {
     std::string all;

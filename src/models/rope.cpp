@@ -10,7 +10,9 @@ namespace gramian {
 namespace {
 
 // yarn's temperature correction (Peng et al. 2023, section 3.4).
-double yarn_scale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
+double yarn_scale(double factor, double mscale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
 
 double yarn_attention_factor(const ConfigReader& rope, double factor) {
   if (rope.has("attention_factor")) return rope.number("attention_factor");
@@ -35,7 +37,8 @@ double longrope_attention_factor(const ConfigReader& rope, const RopeSpec& spec)
 std::vector<double> read_factors(const ConfigReader& rope, const std::string& key, int64_t count) {
   if (!rope.has(key)) rope.fail(key, "is missing (longrope)");
   const auto& list = rope.json().at(key);
-  if (!list.is_array() || static_cast<int64_t>(list.size()) != count) rope.fail(key, str("must list ", count, " numbers"));
+  if (!list.is_array() || static_cast<int64_t>(list.size()) != count)
+    rope.fail(key, str("must list ", count, " numbers"));
   std::vector<double> factors;
   for (const auto& value : list) {
     if (!value.is_number() || !(value.get<double>() > 0)) rope.fail(key, "must hold positive numbers");
@@ -58,7 +61,8 @@ double llama3_frequency(const RopeSpec& spec, double frequency) {
 double yarn_frequency(const RopeSpec& spec, double frequency, double index) {
   const auto dim = static_cast<double>(spec.rotary_dim);
   const auto correction = [&](double rotations) {
-    return dim * std::log(static_cast<double>(spec.original_max_positions) / (rotations * 2 * std::numbers::pi)) /
+    return dim *
+           std::log(static_cast<double>(spec.original_max_positions) / (rotations * 2 * std::numbers::pi)) /
            (2 * std::log(spec.theta));
   };
   double low = correction(spec.beta_fast);
@@ -84,15 +88,19 @@ RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
   spec.type = rope.text_or("rope_type", rope.text_or("type", "default"));
   spec.theta = rope.number_or("rope_theta", config.number_or("rope_theta", 10000.0));
   if (!(spec.theta > 0)) config.fail("rope_theta", "must be positive");
-  const double partial = rope.number_or("partial_rotary_factor", config.number_or("partial_rotary_factor", 1.0));
-  if (!(partial > 0 && partial <= 1)) config.fail("partial_rotary_factor", "must lie above 0 and be at most 1");
+  const double partial =
+      rope.number_or("partial_rotary_factor", config.number_or("partial_rotary_factor", 1.0));
+  if (!(partial > 0 && partial <= 1))
+    config.fail("partial_rotary_factor", "must lie above 0 and be at most 1");
   spec.rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
   if (spec.rotary_dim <= 0 || spec.rotary_dim > head_dim || spec.rotary_dim % 2 != 0) {
-    config.fail("partial_rotary_factor", str("leaves ", spec.rotary_dim, " of ", head_dim, " head entries to rotate"));
+    config.fail("partial_rotary_factor",
+                str("leaves ", spec.rotary_dim, " of ", head_dim, " head entries to rotate"));
   }
   spec.max_positions = config.integer_or("max_position_embeddings", 2048);
-  spec.original_max_positions = config.integer_or(
-      "original_max_position_embeddings", rope.integer_or("original_max_position_embeddings", spec.max_positions));
+  spec.original_max_positions =
+      config.integer_or("original_max_position_embeddings",
+                        rope.integer_or("original_max_position_embeddings", spec.max_positions));
   const bool needs_factor = spec.type == "linear" || spec.type == "dynamic" || spec.type == "llama3";
   spec.factor = needs_factor ? rope.number("factor") : rope.number_or("factor", lengths_ratio(spec));
   if (!(spec.factor > 0)) rope.fail("factor", "must be positive");
@@ -114,7 +122,8 @@ RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
     spec.short_factor = read_factors(rope, "short_factor", spec.rotary_dim / 2);
     spec.long_factor = read_factors(rope, "long_factor", spec.rotary_dim / 2);
     spec.attention_factor = longrope_attention_factor(rope, spec);
-  } else if (spec.type != "default" && spec.type != "linear" && spec.type != "dynamic" && spec.type != "mrope") {
+  } else if (spec.type != "default" && spec.type != "linear" && spec.type != "dynamic" &&
+             spec.type != "mrope") {
     throw Error(ErrorKind::unsupported, config.where(), str("rope type '", spec.type, "'"),
                 "known: default, linear, dynamic, llama3, yarn, longrope");
   }
@@ -125,7 +134,8 @@ std::vector<float> rope_frequencies(const RopeSpec& spec, int64_t length) {
   const auto dim = static_cast<double>(spec.rotary_dim);
   double theta = spec.theta;
   if (spec.type == "dynamic" && length > spec.max_positions) {
-    const double stretch = spec.factor * static_cast<double>(length) / static_cast<double>(spec.max_positions);
+    const double stretch =
+        spec.factor * static_cast<double>(length) / static_cast<double>(spec.max_positions);
     theta *= std::pow(stretch - (spec.factor - 1), dim / (dim - 2));
   }
   const bool is_long = length > spec.original_max_positions;
@@ -135,7 +145,8 @@ std::vector<float> rope_frequencies(const RopeSpec& spec, int64_t length) {
     if (spec.type == "linear") frequency /= spec.factor;
     if (spec.type == "llama3") frequency = llama3_frequency(spec, frequency);
     if (spec.type == "yarn") frequency = yarn_frequency(spec, frequency, static_cast<double>(j));
-    if (spec.type == "longrope") frequency /= (is_long ? spec.long_factor : spec.short_factor)[static_cast<size_t>(j)];
+    if (spec.type == "longrope")
+      frequency /= (is_long ? spec.long_factor : spec.short_factor)[static_cast<size_t>(j)];
     frequencies.push_back(static_cast<float>(frequency));
   }
   return frequencies;

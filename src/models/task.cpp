@@ -17,7 +17,8 @@ Execution::Execution(Task<at::Tensor> root) : root_(std::move(root)) {
 Pause* Execution::advance() {
   pause_ = nullptr;
   while (!stack_.empty() && pause_ == nullptr) stack_.back().resume();
-  if (pause_ == nullptr && root_.handle_.promise().error) std::rethrow_exception(root_.handle_.promise().error);
+  if (pause_ == nullptr && root_.handle_.promise().error)
+    std::rethrow_exception(root_.handle_.promise().error);
   return pause_;
 }
 

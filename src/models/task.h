@@ -125,7 +125,8 @@ void Task<T>::await_suspend(std::coroutine_handle<Promise> parent) {
 
 class LinearsAwaiter {
  public:
-  LinearsAwaiter(at::Tensor input, std::vector<Linear*> modules) : pause_{std::move(input), std::move(modules), {}} {}
+  LinearsAwaiter(at::Tensor input, std::vector<Linear*> modules)
+      : pause_{std::move(input), std::move(modules), {}} {}
   bool await_ready() const noexcept { return false; }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> task) {

@@ -4,7 +4,8 @@
 
 namespace gramian {
 
-Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype, QuantizedLinearFactory quantized)
+Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype,
+                 QuantizedLinearFactory quantized)
     : checkpoint_(std::move(checkpoint)), dtype_(dtype), quantized_(std::move(quantized)) {}
 
 Weights Weights::surveying(Survey& survey) const {
@@ -18,9 +19,10 @@ at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& 
     const StoredTensor& stored = checkpoint_->tensor(name, shape);
     if (stored.dtype != DType::f32 && stored.dtype != DType::f16 && stored.dtype != DType::bf16 &&
         stored.dtype != DType::f64) {
-      throw Error(ErrorKind::unsupported, checkpoint_->folder().string(),
-                  str("tensor '", name, "' has type ", dtype_name(stored.dtype), ", expected F32, F16 or BF16"),
-                  "use the unquantized checkpoint");
+      throw Error(
+          ErrorKind::unsupported, checkpoint_->folder().string(),
+          str("tensor '", name, "' has type ", dtype_name(stored.dtype), ", expected F32, F16 or BF16"),
+          "use the unquantized checkpoint");
     }
     return survey_ == nullptr ? stored.to_tensor().to(dtype_) : at::Tensor();
   } catch (const Error& error) {

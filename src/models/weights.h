@@ -20,7 +20,8 @@ using QuantizedLinearFactory =
 
 class Weights {
  public:
-  Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype, QuantizedLinearFactory quantized);
+  Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype,
+          QuantizedLinearFactory quantized);
 
   // What a check of a checkpoint's headers finds; no tensor is read.
   struct Survey {

@@ -12,13 +12,15 @@
 
 namespace gramian {
 
-Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options)
+Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows,
+                       const CalibratorOptions& options)
     : model_(model), options_(options) {
   GRAMIAN_CHECK(options.batch > 0 && options.lanes > 0 && !rows.empty(), "nothing to calibrate on");
   const tensor::InferenceScope inference;
   for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(begin + static_cast<size_t>(options.batch), rows.size());
-    const std::vector<TokenRow> batch(rows.begin() + static_cast<int64_t>(begin), rows.begin() + static_cast<int64_t>(end));
+    const std::vector<TokenRow> batch(rows.begin() + static_cast<int64_t>(begin),
+                                      rows.begin() + static_cast<int64_t>(end));
     hidden_.push_back(model.embed(model.pack_rows(batch)));
     contexts_.push_back(model.context(batch));
     tokens_ += contexts_.back().tokens;
@@ -100,7 +102,8 @@ void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& sol
     }
     for (size_t m = 0; m < pauses[0]->modules.size(); ++m) {
       GRAMIAN_CHECK(m < names[step].size() && pauses[0]->modules[m]->name == names[step][m],
-                    "the forward paused at ", pauses[0]->modules[m]->name, ", which the module tree does not say");
+                    "the forward paused at ", pauses[0]->modules[m]->name,
+                    ", which the module tree does not say");
     }
     PauseStatistics ready{statistics->merge(), statistics->tokens(), pauses[0]->modules};
     statistics.reset();

@@ -18,7 +18,8 @@ const Method& find_method(const std::string& name) {
     if (method.name == name) return method;
     known += (known.empty() ? "" : ", ") + method.name;
   }
-  throw Error(ErrorKind::invalid_argument, "--method", str("unknown method '", name, "'"), "choose one of: " + known);
+  throw Error(ErrorKind::invalid_argument, "--method", str("unknown method '", name, "'"),
+              "choose one of: " + known);
 }
 
 }  // namespace gramian

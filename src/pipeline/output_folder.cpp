@@ -18,12 +18,13 @@ void refuse_output_over(const fs::path& output, const std::vector<fs::path>& inp
     const fs::path file = plain(input);
     if (std::mismatch(folder.begin(), folder.end(), file.begin(), file.end()).first != folder.end()) continue;
     throw Error(ErrorKind::invalid_argument, output.string(),
-                "the output would replace what the job reads, the source " + input.string(), "name another output");
+                "the output would replace what the job reads, the source " + input.string(),
+                "name another output");
   }
 }
 
-OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& source, const QuantizePlan& plan,
-                           uint64_t shard_bytes_max)
+OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& source,
+                           const QuantizePlan& plan, uint64_t shard_bytes_max)
     : source_(source), staged_(path, force), writer_(staged_.path(), plan.tensors, shard_bytes_max) {
   for (const std::string& name : plan.copied) {
     const StoredTensor& tensor = source.tensor(name);
@@ -35,11 +36,13 @@ OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& s
 void OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
   writer_.write(module + ".B", packed.B);
   writer_.write(module + ".s_channel", packed.s_channel);
-  if (packed.s_group.defined() && packed.s_group.numel() > 0) writer_.write(module + ".s_group", packed.s_group);
+  if (packed.s_group.defined() && packed.s_group.numel() > 0)
+    writer_.write(module + ".s_group", packed.s_group);
   if (packed.bias.defined()) writer_.write(module + ".bias", packed.bias);
 }
 
-void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report, bool tie_head) {
+void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report,
+                          bool tie_head) {
   writer_.finish();
   const nlohmann::ordered_json fields = qqq::quantization_config(quantization);
   nlohmann::ordered_json config = source_.config();

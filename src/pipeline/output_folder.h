@@ -15,13 +15,14 @@ namespace gramian {
 
 // Throws invalid_argument when `output` is one of `inputs` or a folder that holds one: replacing it would remove what the
 // job reads.
-void refuse_output_over(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs);
+void refuse_output_over(const std::filesystem::path& output,
+                        const std::vector<std::filesystem::path>& inputs);
 
 class OutputFolder {
  public:
   // Copies what the plan does not replace. Throws invalid_argument when `path` exists and is not empty, unless `force`.
-  OutputFolder(const std::filesystem::path& path, bool force, const Checkpoint& source, const QuantizePlan& plan,
-               uint64_t shard_bytes_max);
+  OutputFolder(const std::filesystem::path& path, bool force, const Checkpoint& source,
+               const QuantizePlan& plan, uint64_t shard_bytes_max);
 
   void write(const std::string& module, const qqq::Packed& packed);
   // Writes config.json with `quantization`, quantize_config.json, the side files of the source and the report; fsyncs and

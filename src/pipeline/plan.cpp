@@ -27,8 +27,8 @@ void refuse_unfit(const std::string& where, const std::vector<std::vector<Planne
     for (const PlannedModule& module : layer) {
       if (module.quantize) continue;
       ++count;
-      all += str("\n  ", module.linear.name, " [", module.linear.out_features, " x ", module.linear.in_features,
-                 "]: ", module.skip_reason);
+      all += str("\n  ", module.linear.name, " [", module.linear.out_features, " x ",
+                 module.linear.in_features, "]: ", module.skip_reason);
     }
   }
   if (count == 0) return;
@@ -77,15 +77,16 @@ QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) 
       if (reason.empty()) {
         replaced.insert(linear.name + ".weight");
         if (linear.has_bias) replaced.insert(linear.name + ".bias");
-        for (PlannedTensor& tensor : packed_tensors(linear, group_size)) plan.tensors.push_back(std::move(tensor));
+        for (PlannedTensor& tensor : packed_tensors(linear, group_size))
+          plan.tensors.push_back(std::move(tensor));
       }
       layer.push_back({std::move(linear), reason.empty(), reason});
     }
   }
   if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), plan.layers);
   if (plan.quantized_weights() == 0) {
-    throw Error(ErrorKind::unsupported, model.checkpoint().folder().string(), "no linear layer fits QQQ's tiles",
-                "QQQ cannot quantize this model");
+    throw Error(ErrorKind::unsupported, model.checkpoint().folder().string(),
+                "no linear layer fits QQQ's tiles", "QQQ cannot quantize this model");
   }
   for (const auto& [name, tensor] : model.checkpoint().tensors()) {
     if (replaced.contains(name)) continue;

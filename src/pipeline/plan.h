@@ -10,8 +10,8 @@
 namespace gramian {
 
 struct PlannedModule {
-  Linear linear;            // name and shape; no `op`
-  bool quantize = true;     // false: left as it is (--skip-unfit)
+  Linear linear;         // name and shape; no `op`
+  bool quantize = true;  // false: left as it is (--skip-unfit)
   std::string skip_reason;
 };
 

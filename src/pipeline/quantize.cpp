@@ -30,7 +30,10 @@ class Stopwatch {
       Stopwatch& watch;
       const std::string& stage;
       std::chrono::steady_clock::time_point start;
-      ~Stop() { watch.seconds_[stage] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+      ~Stop() {
+        watch.seconds_[stage] +=
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      }
     } stop{*this, stage, start};
     return work();
   }
@@ -77,7 +80,11 @@ Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tok
 class Run {
  public:
   Run(const QuantizeJob& job, const Model& model, const QuantizePlan& plan, ThreadPool& pool, Log& log)
-      : job_(job), model_(model), plan_(plan), pool_(pool), log_(log),
+      : job_(job),
+        model_(model),
+        plan_(plan),
+        pool_(pool),
+        log_(log),
         output_(job.output, job.force, model.checkpoint(), plan, job.shard_bytes_max),
         progress_(log, "layers", static_cast<int64_t>(plan.layers.size())) {}
 
@@ -91,7 +98,8 @@ class Run {
   }
 
   void calibrated(const RowSet& rows) {
-    Calibrator calibrator(model_, rows.rows, {.batch = job_.batch, .lanes = job_.lanes, .threads = pool_.threads()});
+    Calibrator calibrator(model_, rows.rows,
+                          {.batch = job_.batch, .lanes = job_.lanes, .threads = pool_.threads()});
     tokens_ = calibrator.tokens();
     for (size_t i = 0; i < plan_.layers.size(); ++i) {
       const auto layer = model_.load_layer(static_cast<int64_t>(i));
@@ -201,7 +209,8 @@ Json Run::report(const RowSet& rows, const Method& method) const {
   json["fallbacks"] = fallbacks_;
   json["skipped"] = plan_.skipped();
   json["bits_per_weight"] = static_cast<double>(packed_bits) / static_cast<double>(plan_.quantized_weights());
-  json["bits_per_weight_total"] = 8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
+  json["bits_per_weight_total"] =
+      8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
   json["weight_bytes"] = output_.weight_bytes();
   json["stages"] = watch_.report();
   json["modules"] = modules_;
@@ -218,26 +227,31 @@ QuantizeJob with_rules(QuantizeJob job) {
 
 RowSet calibration_rows(const QuantizeJob& job, const Model& model, Log& log) {
   if (!job.calibration) {
-    throw Error(ErrorKind::invalid_argument, "--calibration", str("method ", job.method, " needs calibration text"),
+    throw Error(ErrorKind::invalid_argument, "--calibration",
+                str("method ", job.method, " needs calibration text"),
                 "pass a .txt, .jsonl or .safetensors file");
   }
   std::optional<Tokenizer> tokenizer;
-  RowSet rows = load_rows(*job.calibration, job.rows, [&]() -> const Tokenizer& {
-    if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
-    return *tokenizer;
-  }, log);
+  RowSet rows = load_rows(
+      *job.calibration, job.rows,
+      [&]() -> const Tokenizer& {
+        if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
+        return *tokenizer;
+      },
+      log);
   refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
-  log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(), rows.rows.size(),
-               " used, ", rows.tokens, " tokens; ", rows.policy));
+  log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(),
+               rows.rows.size(), " used, ", rows.tokens, " tokens; ", rows.policy));
   return rows;
 }
 
 void refuse_quantized(const Checkpoint& checkpoint) {
-  if (!checkpoint.config().contains("quantization_config") || checkpoint.config().at("quantization_config").is_null()) {
+  if (!checkpoint.config().contains("quantization_config") ||
+      checkpoint.config().at("quantization_config").is_null()) {
     return;
   }
-  throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(), "is quantized already (quantization_config)",
-              "give the unquantized checkpoint");
+  throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(),
+              "is quantized already (quantization_config)", "give the unquantized checkpoint");
 }
 
 }  // namespace
@@ -251,11 +265,13 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   refuse_quantized(*checkpoint);
   StagedDirectory::refuse_occupied(job.output, job.force);
   if (job.force) refuse_output_over(job.output, {job.source, job.calibration.value_or(job.source)});
-  const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
+  const Model model(checkpoint,
+                    {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
 
   const RowSet rows = method.needs_hessian ? calibration_rows(job, model, log) : RowSet{};
-  for (const std::string& name : plan.skipped()) log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
+  for (const std::string& name : plan.skipped())
+    log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
   if (!job.skip_scan) refuse_non_finite(*checkpoint, pool, log);
   Run run(job, model, plan, pool, log);

@@ -34,7 +34,8 @@ std::vector<int64_t> choose(int64_t total, int64_t n, std::optional<uint64_t> se
 }
 
 // Encodes text that stands at `where`.
-TokenRow encode(const Tokenizer& tokenizer, const std::string& text, const std::string& where, bool add_special_tokens) {
+TokenRow encode(const Tokenizer& tokenizer, const std::string& text, const std::string& where,
+                bool add_special_tokens) {
   try {
     return tokenizer.encode(text, {.add_special_tokens = add_special_tokens, .parse_special = false});
   } catch (const Error& error) {
@@ -51,7 +52,8 @@ int64_t rows_to_take(const fs::path& path, int64_t available, const RowOptions& 
                 str("holds ", available, " usable rows, under half of the ", wanted, " asked for"),
                 "ask for fewer with --samples, give more text, or pass --allow-fewer");
   }
-  if (options.samples) log.warn(str(path.string(), ": ", wanted, " rows asked, ", available, " found; all are used"));
+  if (options.samples)
+    log.warn(str(path.string(), ": ", wanted, " rows asked, ", available, " found; all are used"));
   return available;
 }
 
@@ -82,9 +84,10 @@ RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenize
     row.insert(row.end(), stream.begin() + window * payload, stream.begin() + (window + 1) * payload);
     set.rows.push_back(std::move(row));
   }
-  set.policy = str("windows of ", options.sequence_length, " tokens",
-                   prefix.empty() ? ", no token in front" : str(", each begun by ", prefix.size(), " special token(s)"),
-                   options.seed ? ", chosen at random" : ", taken evenly");
+  set.policy = str(
+      "windows of ", options.sequence_length, " tokens",
+      prefix.empty() ? ", no token in front" : str(", each begun by ", prefix.size(), " special token(s)"),
+      options.seed ? ", chosen at random" : ", taken evenly");
   return set;
 }
 
@@ -105,10 +108,12 @@ TokenRow json_row(const nlohmann::ordered_json& json, const std::string& where,
                   const std::function<const Tokenizer&()>& tokenizer, Log& log) {
   if (!json.is_object()) throw Error(ErrorKind::corrupt_data, where, "expected an object");
   if (json.contains("input_ids")) {
-    if (!json.at("input_ids").is_array()) throw Error(ErrorKind::corrupt_data, where, "'input_ids' must be a list");
+    if (!json.at("input_ids").is_array())
+      throw Error(ErrorKind::corrupt_data, where, "'input_ids' must be a list");
     TokenRow row;
     for (const auto& id : json.at("input_ids")) {
-      if (!id.is_number_integer()) throw Error(ErrorKind::corrupt_data, where, "'input_ids' must hold integers");
+      if (!id.is_number_integer())
+        throw Error(ErrorKind::corrupt_data, where, "'input_ids' must hold integers");
       if (id.is_number_unsigned() && id.get<uint64_t>() >> 63 != 0) {
         throw Error(ErrorKind::corrupt_data, where, "an id of 'input_ids' is above 2^63");
       }
@@ -129,8 +134,8 @@ TokenRow json_row(const nlohmann::ordered_json& json, const std::string& where,
   return encode(tokenizer(), text, where, true);
 }
 
-RowSet json_rows(const fs::path& path, const RowOptions& options, const std::function<const Tokenizer&()>& tokenizer,
-                 Log& log) {
+RowSet json_rows(const fs::path& path, const RowOptions& options,
+                 const std::function<const Tokenizer&()>& tokenizer, Log& log) {
   RowSet set;
   std::vector<TokenRow> all;
   const std::string content = read_text(path);
@@ -154,13 +159,16 @@ RowSet json_rows(const fs::path& path, const RowOptions& options, const std::fun
                        row.begin() + static_cast<int64_t>(std::min(at + length, row.size())));
     }
   }
-  if (all.empty()) throw Error(ErrorKind::invalid_argument, path.string(), "no usable row", "give rows with text");
+  if (all.empty())
+    throw Error(ErrorKind::invalid_argument, path.string(), "no usable row", "give rows with text");
   const auto available = static_cast<int64_t>(all.size());
-  for (const int64_t i : choose(available, rows_to_take(path, available, options, log), options.seed, false)) {
+  for (const int64_t i :
+       choose(available, rows_to_take(path, available, options, log), options.seed, false)) {
     set.rows.push_back(std::move(all[static_cast<size_t>(i)]));
   }
-  set.policy = str("JSON rows of at most ", options.sequence_length, " tokens, longer ones split, the tokenizer's template ",
-                   "applied to texts", options.seed ? ", chosen at random" : ", from the start");
+  set.policy = str("JSON rows of at most ", options.sequence_length,
+                   " tokens, longer ones split, the tokenizer's template ", "applied to texts",
+                   options.seed ? ", chosen at random" : ", from the start");
   return set;
 }
 
@@ -191,13 +199,15 @@ ReadyRows read_ready_rows(const fs::path& path) {
   const auto integers = [&](const std::string& name) {
     const at::Tensor tensor = file.load(name);
     if (tensor.dim() != 2 || tensor.is_floating_point()) {
-      throw Error(ErrorKind::corrupt_data, path.string(), str("'", name, "' must be integers [rows, length]"));
+      throw Error(ErrorKind::corrupt_data, path.string(),
+                  str("'", name, "' must be integers [rows, length]"));
     }
     return tensor.to(at::kLong).contiguous();
   };
   const at::Tensor ids = integers("input_ids");
   if (ids.numel() == 0) {
-    throw Error(ErrorKind::invalid_argument, path.string(), gramian::str("'input_ids' is empty: ", ids.sizes()), "give rows with tokens");
+    throw Error(ErrorKind::invalid_argument, path.string(),
+                gramian::str("'input_ids' is empty: ", ids.sizes()), "give rows with tokens");
   }
   ReadyRows ready;
   ready.length = ids.size(1);
@@ -206,7 +216,8 @@ ReadyRows read_ready_rows(const fs::path& path) {
   if (masked) {
     mask = integers("attention_mask");
     if (mask.sizes() != ids.sizes()) {
-      throw Error(ErrorKind::corrupt_data, path.string(), "'attention_mask' must have the shape of 'input_ids'");
+      throw Error(ErrorKind::corrupt_data, path.string(),
+                  "'attention_mask' must have the shape of 'input_ids'");
     }
   }
   for (int64_t r = 0; r < ids.size(0); ++r) {
@@ -217,8 +228,8 @@ ReadyRows read_ready_rows(const fs::path& path) {
       begin = std::find_if(keep, keep + ready.length, [](int64_t k) { return k != 0; }) - keep;
       end = std::find(keep + begin, keep + ready.length, 0) - keep;
       if (std::any_of(keep + end, keep + ready.length, [](int64_t k) { return k != 0; })) {
-        throw Error(ErrorKind::unsupported, str(path.string(), ", row ", r), "'attention_mask' has a hole in the middle",
-                    "mask only the ends of rows");
+        throw Error(ErrorKind::unsupported, str(path.string(), ", row ", r),
+                    "'attention_mask' has a hole in the middle", "mask only the ends of rows");
       }
     }
     ready.begins.push_back(begin);
@@ -229,7 +240,8 @@ ReadyRows read_ready_rows(const fs::path& path) {
 
 void refuse_foreign_ids(const std::vector<TokenRow>& rows, int64_t vocab, const fs::path& path) {
   for (size_t r = 0; r < rows.size(); ++r) {
-    const auto foreign = std::find_if(rows[r].begin(), rows[r].end(), [&](int64_t id) { return id < 0 || id >= vocab; });
+    const auto foreign =
+        std::find_if(rows[r].begin(), rows[r].end(), [&](int64_t id) { return id < 0 || id >= vocab; });
     if (foreign == rows[r].end()) continue;
     throw Error(ErrorKind::invalid_argument, path.string(),
                 str("row ", r, ", position ", foreign - rows[r].begin(), ": token id ", *foreign,
@@ -238,8 +250,8 @@ void refuse_foreign_ids(const std::vector<TokenRow>& rows, int64_t vocab, const 
   }
 }
 
-RowSet load_rows(const fs::path& path, const RowOptions& options, const std::function<const Tokenizer&()>& tokenizer,
-                 Log& log) {
+RowSet load_rows(const fs::path& path, const RowOptions& options,
+                 const std::function<const Tokenizer&()>& tokenizer, Log& log) {
   RowSet set;
   const std::string extension = path.extension().string();
   if (extension == ".safetensors") {

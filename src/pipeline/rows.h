@@ -39,9 +39,9 @@ struct RowSet {
   std::vector<TokenRow> rows;
   std::optional<int64_t> asked;
   int64_t tokens = 0;
-  int64_t blank = 0;      // rows dropped because nothing was in them
-  int64_t split = 0;      // rows cut into several
-  std::string policy;     // what was done, in words, for log and report
+  int64_t blank = 0;   // rows dropped because nothing was in them
+  int64_t split = 0;   // rows cut into several
+  std::string policy;  // what was done, in words, for log and report
 };
 
 // `tokenizer` is called when the source needs one. Throws invalid_argument or corrupt_data with file and line.

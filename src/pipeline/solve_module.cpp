@@ -8,18 +8,20 @@ namespace {
 
 QuantizedLinear solve_unnamed(const ModuleSource& source, const Factor* factor, int64_t tokens,
                               const SolveOptions& options, ThreadPool& pool) {
-  if (factor != nullptr && tokens > 0 && factor->ok()) return solve_gptq(source.weight, *factor, tokens, options, pool);
+  if (factor != nullptr && tokens > 0 && factor->ok())
+    return solve_gptq(source.weight, *factor, tokens, options, pool);
   QuantizedLinear result = solve_rtn(source.weight, options.grid, pool);
   if (factor != nullptr) {
-    result.fallback = tokens == 0 ? "rtn: no calibration tokens" : "rtn: Hessian does not factor with damping below 1";
+    result.fallback =
+        tokens == 0 ? "rtn: no calibration tokens" : "rtn: Hessian does not factor with damping below 1";
     result.damp_attempts = factor->attempts;
   }
   return result;
 }
 
 // The solvers know matrices, not their names.
-QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
-                      ThreadPool& pool) {
+QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t tokens,
+                      const SolveOptions& options, ThreadPool& pool) {
   try {
     return solve_unnamed(source, factor, tokens, options, pool);
   } catch (const Error& error) {
@@ -29,8 +31,8 @@ QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t 
 
 }  // namespace
 
-SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
-                          bool compat_gptqmodel, ThreadPool& pool) {
+SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int64_t tokens,
+                          const SolveOptions& options, bool compat_gptqmodel, ThreadPool& pool) {
   SolvedModule solved;
   solved.quantized = solve(source, factor, tokens, options, pool);
   solved.method = factor != nullptr && solved.quantized.fallback.empty() ? "qqq" : "rtn";
@@ -40,13 +42,15 @@ SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int6
   return solved;
 }
 
-std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source, at::ScalarType dtype,
-                                            bool compat_gptqmodel) {
+std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source,
+                                            at::ScalarType dtype, bool compat_gptqmodel) {
   const int64_t n = source.weight.size(0), k = source.weight.size(1);
   if (compat_gptqmodel) {
     const QuantizedLinear& q = solved.quantized;
-    const at::Tensor weight =
-        q.codes.view({n, k / q.group_size, q.group_size}).to(at::kFloat).mul(q.scale.unsqueeze(-1)).view({n, k});
+    const at::Tensor weight = q.codes.view({n, k / q.group_size, q.group_size})
+                                  .to(at::kFloat)
+                                  .mul(q.scale.unsqueeze(-1))
+                                  .view({n, k});
     return std::make_shared<DenseLinear>(weight.to(source.weight.scalar_type()).to(dtype),
                                          source.bias.defined() ? source.bias.to(dtype) : at::Tensor());
   }

@@ -29,12 +29,12 @@ struct SolvedModule {
 
 // `factor` of the module's input over `tokens` rows; nullptr for plain rounding. A factor that failed, or no tokens at
 // all, gives plain rounding with a fallback mark.
-SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int64_t tokens, const SolveOptions& options,
-                          bool compat_gptqmodel, ThreadPool& pool);
+SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int64_t tokens,
+                          const SolveOptions& options, bool compat_gptqmodel, ThreadPool& pool);
 
 // The dense layer that batches go on with, in `dtype`: the weight decoded from what is stored, or code · scale rounded to
 // the source's type under compat.
-std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source, at::ScalarType dtype,
-                                            bool compat_gptqmodel);
+std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source,
+                                            at::ScalarType dtype, bool compat_gptqmodel);
 
 }  // namespace gramian

@@ -27,11 +27,16 @@ int64_t count_non_finite(const std::byte* data, int64_t count, Word exponent) {
 int64_t count_in(const StoredTensor& tensor, int64_t begin, int64_t count) {
   const std::byte* data = tensor.bytes.data() + begin * static_cast<int64_t>(dtype_bytes(tensor.dtype));
   switch (tensor.dtype) {
-    case DType::f64: return count_non_finite<uint64_t>(data, count, 0x7ff0000000000000u);
-    case DType::f32: return count_non_finite<uint32_t>(data, count, 0x7f800000u);
-    case DType::f16: return count_non_finite<uint16_t>(data, count, 0x7c00u);
-    case DType::bf16: return count_non_finite<uint16_t>(data, count, 0x7f80u);
-    default: return 0;
+    case DType::f64:
+      return count_non_finite<uint64_t>(data, count, 0x7ff0000000000000u);
+    case DType::f32:
+      return count_non_finite<uint32_t>(data, count, 0x7f800000u);
+    case DType::f16:
+      return count_non_finite<uint16_t>(data, count, 0x7c00u);
+    case DType::bf16:
+      return count_non_finite<uint16_t>(data, count, 0x7f80u);
+    default:
+      return 0;
   }
 }
 

@@ -13,8 +13,8 @@ at::Tensor tensor_if(bool needed, const Checkpoint& checkpoint, const std::strin
 
 // Opens a module whose packed codes are in the checkpoint. The order of the codes in a word depends on the group size: where
 // s_group and config.json disagree, one of them is damaged, and reading on would give wrong weights silently.
-std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Linear& linear, int64_t group_size,
-                                         const std::shared_ptr<ThreadPool>& pool) {
+std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Linear& linear,
+                                         int64_t group_size, const std::shared_ptr<ThreadPool>& pool) {
   if (!checkpoint.contains(linear.name + ".B")) return nullptr;
   const StoredTensor& codes = checkpoint.tensor(linear.name + ".B");
   const qqq::Packed packed{codes.to_tensor(), checkpoint.tensor(linear.name + ".s_channel").to_tensor(),
@@ -23,20 +23,25 @@ std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Lin
   const bool grouped = packed.s_group.defined() && packed.s_group.numel() > 0;
   if (grouped != (group_size != -1 && group_size != linear.in_features)) {
     throw Error(ErrorKind::corrupt_data, linear.name + ".s_group",
-                str(grouped ? "group scales are stored" : "no group scales are stored", ", config.json says group_size ",
-                    group_size, " and the layer has ", linear.in_features, " inputs"),
+                str(grouped ? "group scales are stored" : "no group scales are stored",
+                    ", config.json says group_size ", group_size, " and the layer has ", linear.in_features,
+                    " inputs"),
                 "restore config.json or the weights from their source");
   }
-  auto op = std::make_shared<QqqLinear>(qqq::unpack(packed, linear.out_features, linear.in_features, linear.name), pool);
+  auto op = std::make_shared<QqqLinear>(
+      qqq::unpack(packed, linear.out_features, linear.in_features, linear.name), pool);
   codes.file->drop(codes.bytes);
   return op;
 }
 
-Model open_model(const std::filesystem::path& folder, const OpenOptions& options, std::shared_ptr<ThreadPool> pool) {
+Model open_model(const std::filesystem::path& folder, const OpenOptions& options,
+                 std::shared_ptr<ThreadPool> pool) {
   auto checkpoint = std::make_shared<const Checkpoint>(folder);
-  ModelOptions model_options{.dtype = parse_dtype(options.dtype), .treat_as_tied = options.treat_as_tied, .quantized = {}};
+  ModelOptions model_options{
+      .dtype = parse_dtype(options.dtype), .treat_as_tied = options.treat_as_tied, .quantized = {}};
   if (const auto group = qqq::read_group_size(checkpoint->config(), (folder / "config.json").string())) {
-    model_options.quantized = [group = *group, pool = std::move(pool)](const Checkpoint& source, const Linear& linear) {
+    model_options.quantized = [group = *group, pool = std::move(pool)](const Checkpoint& source,
+                                                                       const Linear& linear) {
       return open_qqq(source, linear, group, pool);
     };
   }
@@ -54,7 +59,8 @@ ResidentModel::ResidentModel(const std::filesystem::path& folder, const OpenOpti
 at::Tensor ResidentModel::states(const std::vector<TokenRow>& rows) {
   const BatchContext context = model_.context(rows);
   at::Tensor hidden = model_.embed(model_.pack_rows(rows));
-  for (const auto& layer : layers_) hidden = run(layer->forward(std::move(hidden), context), &multiplications_);
+  for (const auto& layer : layers_)
+    hidden = run(layer->forward(std::move(hidden), context), &multiplications_);
   return model_.final_norm(hidden);
 }
 

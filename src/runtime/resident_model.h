@@ -22,7 +22,8 @@ class ResidentModel {
  public:
   // Opens a model folder and materializes every layer: QQQ modules as int8 weights with dynamic int8 activations,
   // everything else in the chosen type. `pool` runs the quantized products.
-  ResidentModel(const std::filesystem::path& folder, const OpenOptions& options, std::shared_ptr<ThreadPool> pool);
+  ResidentModel(const std::filesystem::path& folder, const OpenOptions& options,
+                std::shared_ptr<ThreadPool> pool);
 
   const Model& model() const noexcept { return model_; }
   // Rows -> states after the final norm, packed [tokens, hidden]. Not thread-safe.

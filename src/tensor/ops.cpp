@@ -23,22 +23,38 @@ namespace gramian::tensor {
 
 at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {
-    case DType::f64: return at::kDouble;
-    case DType::f32: return at::kFloat;
-    case DType::f16: return at::kHalf;
-    case DType::bf16: return at::kBFloat16;
-    case DType::i64: return at::kLong;
-    case DType::i32: return at::kInt;
-    case DType::i16: return at::kShort;
-    case DType::i8: return at::kChar;
-    case DType::u64: return at::kUInt64;
-    case DType::u32: return at::kUInt32;
-    case DType::u16: return at::kUInt16;
-    case DType::u8: return at::kByte;
-    case DType::boolean: return at::kBool;
-    case DType::f8_e4m3: return at::kFloat8_e4m3fn;
-    case DType::f8_e5m2: return at::kFloat8_e5m2;
-    case DType::f8_e8m0: return at::kFloat8_e8m0fnu;
+    case DType::f64:
+      return at::kDouble;
+    case DType::f32:
+      return at::kFloat;
+    case DType::f16:
+      return at::kHalf;
+    case DType::bf16:
+      return at::kBFloat16;
+    case DType::i64:
+      return at::kLong;
+    case DType::i32:
+      return at::kInt;
+    case DType::i16:
+      return at::kShort;
+    case DType::i8:
+      return at::kChar;
+    case DType::u64:
+      return at::kUInt64;
+    case DType::u32:
+      return at::kUInt32;
+    case DType::u16:
+      return at::kUInt16;
+    case DType::u8:
+      return at::kByte;
+    case DType::boolean:
+      return at::kBool;
+    case DType::f8_e4m3:
+      return at::kFloat8_e4m3fn;
+    case DType::f8_e5m2:
+      return at::kFloat8_e5m2;
+    case DType::f8_e8m0:
+      return at::kFloat8_e8m0fnu;
   }
   throw Error(ErrorKind::unsupported, "", str("no tensor type for ", dtype_name(dtype)));
 }
@@ -52,11 +68,15 @@ DType dtype_of(const at::Tensor& tensor) {
 
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType type) { return at::zeros(shape, type); }
 at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) { return at::empty(shape, type); }
-at::Tensor full(at::IntArrayRef shape, double value, at::ScalarType type) { return at::full(shape, value, type); }
+at::Tensor full(at::IntArrayRef shape, double value, at::ScalarType type) {
+  return at::full(shape, value, type);
+}
 at::Tensor arange(int64_t end, at::ScalarType type) { return at::arange(end, type); }
 
-at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type, std::shared_ptr<const void> owner) {
-  return at::from_blob(const_cast<void*>(data), shape, [owner = std::move(owner)](void*) {}, at::TensorOptions(type));
+at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type,
+                std::shared_ptr<const void> owner) {
+  return at::from_blob(
+      const_cast<void*>(data), shape, [owner = std::move(owner)](void*) {}, at::TensorOptions(type));
 }
 
 at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim) { return at::cat(tensors, dim); }
@@ -68,7 +88,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
 at::Tensor silu(const at::Tensor& x) { return at::silu(x); }
 at::Tensor gelu(const at::Tensor& x, bool tanh_form) { return at::gelu(x, tanh_form ? "tanh" : "none"); }
 
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window) {
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                            int64_t window) {
   const int64_t length = q.size(2);
   const bool grouped = q.size(1) != k.size(1);
   if (window <= 0 || window >= length) {

@@ -23,7 +23,8 @@ at::Tensor empty(at::IntArrayRef shape, at::ScalarType type);
 at::Tensor full(at::IntArrayRef shape, double value, at::ScalarType type);
 at::Tensor arange(int64_t end, at::ScalarType type);
 // A tensor over foreign memory that `owner` keeps alive. Read-only by convention when the memory is.
-at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type, std::shared_ptr<const void> owner);
+at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type,
+                std::shared_ptr<const void> owner);
 at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim);
 
 // x [.., in] · weight [out, in]ᵀ + bias [out].
@@ -32,7 +33,8 @@ at::Tensor silu(const at::Tensor& x);
 at::Tensor gelu(const at::Tensor& x, bool tanh_form);
 // q [B, heads, L, d], k and v [B, kv_heads, L, d]; key j is visible to query i when j <= i and, with window > 0,
 // j > i - window. heads % kv_heads == 0.
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window);
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                            int64_t window);
 
 // Lower Cholesky factor, or nothing when `matrix` [n, n] is not positive definite.
 std::optional<at::Tensor> cholesky(const at::Tensor& matrix);

@@ -21,7 +21,9 @@ class Scale final : public LinearOp {
   double factor_;
 };
 
-Linear scale(const std::string& name, double factor) { return {name, 2, 2, false, std::make_shared<Scale>(factor)}; }
+Linear scale(const std::string& name, double factor) {
+  return {name, 2, 2, false, std::make_shared<Scale>(factor)};
+}
 
 at::Tensor ones() { return tensor::full({1, 2}, 1.0, at::kFloat); }
 

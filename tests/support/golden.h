@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -23,7 +22,8 @@ inline std::filesystem::path folder(const std::string& set) {
 }
 
 // Every folder at or below `root` that holds a file called `file`, sorted.
-inline std::vector<std::filesystem::path> folders_with(const std::filesystem::path& root, const std::string& file) {
+inline std::vector<std::filesystem::path> folders_with(const std::filesystem::path& root,
+                                                       const std::string& file) {
   std::vector<std::filesystem::path> found;
   if (std::filesystem::exists(root / file)) found.push_back(root);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {

@@ -49,7 +49,8 @@ PostProcessor::Template PostProcessor::read_template(const JsonNode& node) {
       continue;
     }
     if (const std::string id = sequence["id"].string(); id != "A") {
-      throw sequence["id"].corrupt(str("expected \"A\" in the template of a single text, found \"", id, "\""));
+      throw sequence["id"].corrupt(
+          str("expected \"A\" in the template of a single text, found \"", id, "\""));
     }
     has_sequence = true;
     parts.emplace_back();

@@ -91,10 +91,14 @@ std::vector<Span> arrange(std::vector<Span> spans, SplitBehavior behavior) {
     case SplitBehavior::removed:
       std::erase_if(spans, [](const Span& span) { return span.match; });
       return spans;
-    case SplitBehavior::isolated: return spans;
-    case SplitBehavior::merged_with_previous: return merge_with_previous(spans);
-    case SplitBehavior::merged_with_next: return merge_with_next(spans);
-    case SplitBehavior::contiguous: break;
+    case SplitBehavior::isolated:
+      return spans;
+    case SplitBehavior::merged_with_previous:
+      return merge_with_previous(spans);
+    case SplitBehavior::merged_with_next:
+      return merge_with_next(spans);
+    case SplitBehavior::contiguous:
+      break;
   }
   return merge_contiguous(spans);
 }

@@ -101,15 +101,23 @@ class Translator {
     }
     const char c = in_[at_++];
     switch (c) {
-      case 's': return emit_set(kSpace);
-      case 'S': return emit_set(kNotSpace);
-      case 'w': return emit_set(word_members(in_class_));
-      case 'W': return emit_set(word_members(in_class_), true);
-      case 'h': return emit_set(kHexDigit);
-      case 'H': return emit_set(kHexDigit, true);
+      case 's':
+        return emit_set(kSpace);
+      case 'S':
+        return emit_set(kNotSpace);
+      case 'w':
+        return emit_set(word_members(in_class_));
+      case 'W':
+        return emit_set(word_members(in_class_), true);
+      case 'h':
+        return emit_set(kHexDigit);
+      case 'H':
+        return emit_set(kHexDigit, true);
       case 'p':
-      case 'P': return property(c);
-      case 'u': return code_point();
+      case 'P':
+        return property(c);
+      case 'u':
+        return code_point();
       case 'b':
         if (in_class_) return emit("\\b");
         throw not_built("\\b");
@@ -127,8 +135,10 @@ class Translator {
       case 'C':
       case 'c':
       case 'g':
-      case 'k': throw not_built(str("\\", c));
-      default: emit(str("\\", c));
+      case 'k':
+        throw not_built(str("\\", c));
+      default:
+        emit(str("\\", c));
     }
   }
 

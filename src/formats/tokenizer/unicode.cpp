@@ -56,9 +56,12 @@ char32_t next_code_point(std::string_view text, size_t& at) noexcept {
   const size_t length = utf8_length(text[at]);
   at += length;
   switch (length) {
-    case 1: return bytes[0];
-    case 2: return (bytes[0] & 0x1Fu) << 6 | (bytes[1] & 0x3Fu);
-    case 3: return (bytes[0] & 0x0Fu) << 12 | (bytes[1] & 0x3Fu) << 6 | (bytes[2] & 0x3Fu);
+    case 1:
+      return bytes[0];
+    case 2:
+      return (bytes[0] & 0x1Fu) << 6 | (bytes[1] & 0x3Fu);
+    case 3:
+      return (bytes[0] & 0x0Fu) << 12 | (bytes[1] & 0x3Fu) << 6 | (bytes[2] & 0x3Fu);
     default:
       return (bytes[0] & 0x07u) << 18 | (bytes[1] & 0x3Fu) << 12 | (bytes[2] & 0x3Fu) << 6 |
              (bytes[3] & 0x3Fu);

@@ -33,7 +33,8 @@ const Family& find_family(const ConfigReader& config) {
   }
   if (type.empty() && architecture.empty()) config.fail("model_type", "is missing");
   throw Error(ErrorKind::unsupported, config.where(),
-              str("model type '", type.empty() ? architecture : type, "' is not built"), "known types: " + known);
+              str("model type '", type.empty() ? architecture : type, "' is not built"),
+              "known types: " + known);
 }
 
 }  // namespace gramian

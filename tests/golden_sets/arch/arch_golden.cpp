@@ -25,7 +25,8 @@ Tolerance tolerance_of(const fs::path& folder) {
   return {entry.at("tol_logits_max_abs").get<double>(), entry.at("tol_hidden_rel").get<double>()};
 }
 
-void expect_close(const std::string& what, const at::Tensor& found, const at::Tensor& expected, double bound) {
+void expect_close(const std::string& what, const at::Tensor& found, const at::Tensor& expected,
+                  double bound) {
   const at::Tensor flat = expected.reshape({-1, expected.size(-1)});
   ASSERT_EQ(found.sizes(), flat.sizes()) << what;
   const double worst = found.to(at::kFloat).sub(flat).abs().max().item<double>();
@@ -38,7 +39,8 @@ void check_folder(const fs::path& folder) {
   try {
     find_family({checkpoint->config(), "config.json"});
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::unsupported) GTEST_SKIP() << folder.filename().string() << ": " << error.what();
+    if (error.kind() == ErrorKind::unsupported)
+      GTEST_SKIP() << folder.filename().string() << ": " << error.what();
     throw;
   }
   const tensor::InferenceScope inference;
