@@ -90,6 +90,10 @@ void OutputFile::close() {
 }
 
 void StagedDirectory::refuse_occupied(const fs::path& final_path, bool replace) {
+  fs::path parent = fs::absolute(final_path).parent_path();
+  while (!fs::exists(parent)) parent = parent.parent_path();
+  if (::access(parent.c_str(), W_OK) != 0)
+    throw Error(ErrorKind::io, parent.string(), str("cannot write here: ", std::strerror(errno)), "name another output");
   if (!fs::exists(final_path)) return;
   if (!fs::is_directory(final_path)) {
     throw Error(ErrorKind::invalid_argument, final_path.string(), "is a file, expected a folder",
@@ -102,7 +106,7 @@ void StagedDirectory::refuse_occupied(const fs::path& final_path, bool replace) 
 }
 
 StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace)
-    : final_(fs::absolute(final_path).lexically_normal()) {
+    : final_(fs::absolute(final_path).lexically_normal()), replace_(replace) {
   if (!final_.has_filename()) final_ = final_.parent_path();
   refuse_occupied(final_, replace);
   std::error_code error;
@@ -128,6 +132,8 @@ StagedDirectory::~StagedDirectory() {
 }
 
 void StagedDirectory::commit() {
+  // Somebody may have filled it meanwhile.
+  refuse_occupied(final_, replace_);
   sync_directory(staging_);
   fs::path aside;
   if (fs::exists(final_)) {

@@ -53,7 +53,8 @@ class OutputFile {
 // parents that were made for it.
 class StagedDirectory {
  public:
-  // Throws invalid_argument when `final_path` exists and is not an empty folder, unless `replace`.
+  // Throws invalid_argument when `final_path` exists and is not an empty folder, unless `replace`; io when its parent cannot
+  // be written.
   static void refuse_occupied(const std::filesystem::path& final_path, bool replace);
   // Refuses likewise; makes the staging folder.
   StagedDirectory(const std::filesystem::path& final_path, bool replace);
@@ -69,6 +70,7 @@ class StagedDirectory {
   std::filesystem::path final_;
   std::filesystem::path staging_;
   std::filesystem::path made_;  // the topmost folder that was made for final_; empty when its parent existed
+  bool replace_ = false;
   bool committed_ = false;
 };
 

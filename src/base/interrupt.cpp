@@ -26,7 +26,7 @@ void catch_interrupts() {
 void throw_if_interrupted() {
   if (arrived == 0) return;
   throw Error(ErrorKind::interrupted, "", str("stopped by signal ", static_cast<int>(arrived)),
-              "nothing was written");
+              "the output in work was removed");
 }
 
 }  // namespace gramian

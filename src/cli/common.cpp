@@ -7,11 +7,13 @@
 #include <thread>
 
 #include "base/error.h"
+#include "cli/openmp.h"
 #include "tensor/ops.h"
 
 namespace gramian::cli {
 
 std::shared_ptr<ThreadPool> Common::pool() const {
+  restart_with_blocking_openmp();
   const int count =
       threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   tensor::set_threads(count);

@@ -22,7 +22,7 @@ struct Common {
   int threads = 0;  // 0: all cores
 
   Log log() const { return Log(quiet ? LogLevel::quiet : LogLevel::normal); }
-  // Sets LibTorch's threads too.
+  // Sets LibTorch's threads too. The first thing that a verb's work does: it may start the program again (openmp.h).
   std::shared_ptr<ThreadPool> pool() const;
   // Prints `document` when --json was given, else `text` (a table or a few lines) unless --quiet.
   void result(const Json& document, const std::string& text) const;

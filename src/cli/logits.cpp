@@ -69,6 +69,8 @@ void run(const Flags& flags, const Common& common) {
     }
     progress.update(static_cast<double>(end));
   }
+  if (!logits.sum().isfinite().item<bool>())
+    log.warn("some logits are NaN or infinite: the model is damaged or overflows; try --dtype float32");
   save_safetensors(flags.output, {{"logits", logits}});
   Json json;
   json["output"] = flags.output;

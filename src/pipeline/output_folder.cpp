@@ -8,7 +8,7 @@
 namespace gramian {
 namespace fs = std::filesystem;
 
-void refuse_output_over(const fs::path& output, const std::vector<fs::path>& inputs) {
+void refuse_replacing(const fs::path& output, const std::vector<fs::path>& inputs) {
   const auto plain = [](const fs::path& path) {
     const fs::path absolute = fs::weakly_canonical(fs::absolute(path));
     return absolute.has_filename() ? absolute : absolute.parent_path();
@@ -20,6 +20,10 @@ void refuse_output_over(const fs::path& output, const std::vector<fs::path>& inp
     throw Error(ErrorKind::invalid_argument, output.string(),
                 "the output would replace what the job reads, the source " + input.string(),
                 "name another output");
+  }
+  if (fs::is_directory(output) && !fs::is_empty(output) && !fs::exists(output / "config.json")) {
+    throw Error(ErrorKind::invalid_argument, output.string(),
+                "--force replaces checkpoints; this folder has no config.json", "name another output");
   }
 }
 

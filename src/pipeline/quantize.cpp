@@ -264,11 +264,13 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
   refuse_quantized(*checkpoint);
   StagedDirectory::refuse_occupied(job.output, job.force);
-  if (job.force) refuse_output_over(job.output, {job.source, job.calibration.value_or(job.source)});
+  if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
   const Model model(checkpoint,
                     {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
 
+  if (!method.needs_hessian && job.calibration)
+    log.warn(str("method ", method.name, " takes no calibration: ", job.calibration->string(), " is not read"));
   const RowSet rows = method.needs_hessian ? calibration_rows(job, model, log) : RowSet{};
   for (const std::string& name : plan.skipped())
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);

@@ -173,6 +173,7 @@ RowSet json_rows(const fs::path& path, const RowOptions& options,
 }
 
 RowSet ready_rows(const fs::path& path, const RowOptions& options, Log& log) {
+  if (options.seed) log.warn("--seed chooses among texts; ready rows are taken from the start");
   ReadyRows ready = read_ready_rows(path);
   RowSet set;
   RowOptions all = options;

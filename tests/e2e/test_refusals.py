@@ -147,6 +147,9 @@ class Output(e2e.GramianTestCase):
         self.refuse(out, says=(out, "--force"))
         self.quantize(self.model, out, "--force", method="rtn")
         self.assertFalse((out / "own.txt").exists())
+        (out / "config.json").unlink()
+        self.refuse(out, "--force", says=(out, "no config.json"))  # some folder of the user's
+        (out / "config.json").write_text("{}")
         self.assertEqual([p.name for p in sorted(self.folder.iterdir())], ["model", "out"])
 
     def test_failure_under_force_keeps_the_old_output(self):
