@@ -3,6 +3,7 @@
 #include "base/resources.h"
 #include "cli/common.h"
 #include "eval/evaluate.h"
+#include "pipeline/method.h"
 #include "pipeline/quantize.h"
 
 namespace gramian::cli {
@@ -100,7 +101,7 @@ void run(const Flags& flags, const Common& common) {
     job.output = fs::path(flags.output) / variant.name;
     job.method = variant.method;
     job.solve.grid.group_size = variant.group_size;
-    job.calibration = source / "calibration.txt";
+    if (find_method(job.method).needs_hessian) job.calibration = source / "calibration.txt";
     job.rows = flags.rows.options(128);
     job.force = true;
     log.info(str("quantizing ", variant.name));

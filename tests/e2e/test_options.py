@@ -262,6 +262,16 @@ class Calibration(e2e.GramianTestCase):
         from_start, seeded = self.rows_of(rows, "--samples", 8), self.rows_of(rows, "--samples", 8, "--seed", 1)
         self.assertNotEqual(from_start["weights"], seeded["weights"])
 
+    def test_options_that_do_nothing_are_said(self):
+        ready = write_rows(self.path("ready.safetensors"), random_rows(4, 48))
+        model = TinyModel().write(self.path("tiny"))
+        flags = ("-q", "--calibration", ready)
+        seeded = e2e.gramian("quantize", model, "-o", self.path("seeded"), "--seed", 1, *flags)
+        self.assertIn("warning: --seed", seeded.err, seeded)
+        rounded = e2e.gramian("quantize", model, "-o", self.path("rounded"), "--method", "rtn", *flags)
+        self.assertIn("takes no calibration", rounded.err, rounded)
+        self.assertEqual((seeded.code, rounded.code), (0, 0))
+
     def test_json_lines(self):
         texts = ["Once upon a time there was a cat.", "The dog ran to the park, and it was happy!", "A small bird sang."]
         ids = [bpe(text, json.loads((self.model / "tokenizer.json").read_text(encoding="utf-8"))) for text in texts]
