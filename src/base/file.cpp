@@ -89,8 +89,16 @@ void OutputFile::close() {
   if (::close(fd) != 0) fail(path_, "cannot close", errno);
 }
 
-void StagedDirectory::refuse_occupied(const fs::path& final_path, bool replace) {
-  fs::path parent = fs::absolute(final_path).parent_path();
+void StagedDirectory::refuse_occupied(const fs::path& given, bool replace) {
+  if (given.empty()) throw Error(ErrorKind::invalid_argument, "output", "the path is empty", "name a folder");
+  fs::path final_path = fs::absolute(given).lexically_normal();
+  if (!final_path.has_filename()) final_path = final_path.parent_path();
+  // The finished folder is renamed to this name, which would replace the link or fail on the mount.
+  if (fs::is_symlink(final_path)) {
+    throw Error(ErrorKind::invalid_argument, final_path.string(), "is a symbolic link",
+                "name the folder that it points to");
+  }
+  fs::path parent = final_path.parent_path();
   while (!fs::exists(parent)) parent = parent.parent_path();
   if (::access(parent.c_str(), W_OK) != 0)
     throw Error(ErrorKind::io, parent.string(), str("cannot write here: ", std::strerror(errno)), "name another output");
@@ -99,16 +107,21 @@ void StagedDirectory::refuse_occupied(const fs::path& final_path, bool replace) 
     throw Error(ErrorKind::invalid_argument, final_path.string(), "is a file, expected a folder",
                 "name another output");
   }
+  struct stat inside {}, outside {};
+  if (::stat(final_path.c_str(), &inside) == 0 && ::stat(parent.c_str(), &outside) == 0 &&
+      inside.st_dev != outside.st_dev) {
+    throw Error(ErrorKind::invalid_argument, final_path.string(), "is a mount point", "name a folder inside it");
+  }
   if (!replace && !fs::is_empty(final_path)) {
     throw Error(ErrorKind::invalid_argument, final_path.string(), "output folder exists and is not empty",
                 "name another output or pass --force to replace it");
   }
 }
 
-StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace)
-    : final_(fs::absolute(final_path).lexically_normal()), replace_(replace) {
+StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace) : replace_(replace) {
+  refuse_occupied(final_path, replace);
+  final_ = fs::absolute(final_path).lexically_normal();
   if (!final_.has_filename()) final_ = final_.parent_path();
-  refuse_occupied(final_, replace);
   std::error_code error;
   for (fs::path parent = final_.parent_path(); !fs::exists(parent); parent = parent.parent_path())
     made_ = parent;

@@ -55,7 +55,8 @@ class StagedDirectory {
  public:
   // Throws invalid_argument when `final_path` exists and is not an empty folder, unless `replace`; io when its parent cannot
   // be written.
-  static void refuse_occupied(const std::filesystem::path& final_path, bool replace);
+  // Symbolic links and mount points are refused too: the finished folder could not be renamed there.
+  static void refuse_occupied(const std::filesystem::path& given, bool replace);
   // Refuses likewise; makes the staging folder.
   StagedDirectory(const std::filesystem::path& final_path, bool replace);
   ~StagedDirectory();

@@ -8,12 +8,14 @@
 
 #include "base/error.h"
 #include "cli/openmp.h"
+#include "kernels/cpu_level.h"
 #include "tensor/ops.h"
 
 namespace gramian::cli {
 
 std::shared_ptr<ThreadPool> Common::pool() const {
   restart_with_blocking_openmp();
+  cpu_level();  // an unknown $GRAMIAN_CPU_LEVEL is refused before any work
   const int count =
       threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   tensor::set_threads(count);
@@ -65,7 +67,8 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
       ->check(CLI::Range(2, 1 << 24))
       ->capture_default_str();
   verb.add_option("--seed", flags.seed,
-                  "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl)")
+                  "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl; ready rows "
+                  "are always the first)")
       ->check(CLI::NonNegativeNumber);
   verb.add_flag("--allow-fewer", flags.allow_fewer,
                 "Accept less than half of the rows that --samples asks for");

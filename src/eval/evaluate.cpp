@@ -103,10 +103,15 @@ EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::v
   result.perplexity = std::exp(likelihood / positions);
   if (!std::isfinite(result.perplexity)) {
     throw Error(ErrorKind::numerical, model.model().checkpoint().folder().string(),
-                "the model's logits are not finite on these rows", "try --dtype float32");
+                "the model's logits are not finite on these rows", "try --dtype float32; if it stays, the weights are damaged");
   }
   if (reference != nullptr) {
     result.kl = mean_with_ci95(kl, weights);
+    if (!std::isfinite(result.kl->mean)) {
+      throw Error(ErrorKind::numerical, reference->model().checkpoint().folder().string(),
+                  "the reference's logits are not finite on these rows",
+                  "try --dtype float32; if it stays, the weights are damaged");
+    }
     result.top1_agreement = static_cast<double>(agreed) / positions;
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

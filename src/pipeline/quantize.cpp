@@ -263,8 +263,8 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   const Method& method = find_method(job.method);
   const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
   refuse_quantized(*checkpoint);
-  StagedDirectory::refuse_occupied(job.output, job.force);
   if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
+  StagedDirectory::refuse_occupied(job.output, job.force);
   const Model model(checkpoint,
                     {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);

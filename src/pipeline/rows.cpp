@@ -220,6 +220,10 @@ ReadyRows read_ready_rows(const fs::path& path) {
       throw Error(ErrorKind::corrupt_data, path.string(),
                   "'attention_mask' must have the shape of 'input_ids'");
     }
+    if (mask.ne(0).logical_and(mask.ne(1)).any().item<bool>()) {
+      throw Error(ErrorKind::corrupt_data, path.string(), "'attention_mask' holds other values than 0 and 1",
+                  "mark tokens with 1 and padding with 0");
+    }
   }
   for (int64_t r = 0; r < ids.size(0); ++r) {
     const int64_t* row = ids.const_data_ptr<int64_t>() + r * ready.length;

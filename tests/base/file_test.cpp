@@ -154,5 +154,29 @@ TEST_F(FileTest, StagedFolderReplacesOnlyWhenAsked) {
   EXPECT_EQ(names_in(root_), (std::vector<std::string>{"empty", "file", "full"}));
 }
 
+TEST_F(FileTest, StagedFolderSparesWhatAppearedMeanwhile) {
+  {
+    StagedDirectory late(root_ / "late", false);
+    write_bytes(late.path() / "ours", "x");
+    fs::create_directory(root_ / "late");
+    write_bytes(root_ / "late" / "theirs", "x");
+    EXPECT_EQ(error_of([&] { late.commit(); }).kind(), ErrorKind::invalid_argument);
+  }
+  EXPECT_EQ(names_in(root_ / "late"), std::vector<std::string>{"theirs"});
+  EXPECT_EQ(names_in(root_), std::vector<std::string>{"late"});
+}
+
+TEST_F(FileTest, StagedFolderRefusesLinksAndNoName) {
+  // A rename would replace the link and leave what it points to.
+  fs::create_directory(root_ / "empty");
+  fs::create_directory_symlink(root_ / "empty", root_ / "link");
+  for (const bool replace : {false, true}) {
+    EXPECT_EQ(error_of([&] { StagedDirectory(root_ / "link", replace); }).kind(),
+              ErrorKind::invalid_argument);
+    EXPECT_EQ(error_of([&] { StagedDirectory("", replace); }).kind(), ErrorKind::invalid_argument);
+  }
+  EXPECT_TRUE(fs::is_symlink(root_ / "link"));
+}
+
 }  // namespace
 }  // namespace gramian

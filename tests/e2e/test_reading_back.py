@@ -124,6 +124,17 @@ class ReadingBack(e2e.GramianTestCase):
         self.assertEqual(document["model_type"], "qwen2")
         self.assertEqual(document["tensors"], len(read_model(self.top / "qqq128")))
 
+    def test_a_damaged_plain_model_is_no_reference(self):
+        model, spoilt = TinyModel(), TinyModel()
+        spoilt.change("model.norm.weight", {0: float("nan")})
+        good, bad = model.write(self.path("good")), spoilt.write(self.path("bad"))
+        rows = write_rows(self.path("few.safetensors"), random_rows(2, 16))
+        self.refused("eval", good, "--rows", rows, "--reference", bad, code=1, says=("bad", "not finite"))
+        self.refused("eval", bad, "--rows", rows, code=1, says=("bad", "not finite"))
+        result = e2e.gramian("logits", bad, "--input", rows, "--output", self.path("out.safetensors"), "-q")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("warning: some logits are NaN", result.err)
+
 
 
 if __name__ == "__main__":

@@ -246,6 +246,8 @@ TEST_F(RowsTest, RefusesOtherReadyRows) {
   };
   EXPECT_EQ(kind_of({{"input_ids", ids}, {"attention_mask", matrix({{1, 0, 1}})}}), ErrorKind::unsupported);
   EXPECT_EQ(kind_of({{"input_ids", ids}, {"attention_mask", matrix({{1, 1}})}}), ErrorKind::corrupt_data);
+  // An additive mask would keep what it hides.
+  EXPECT_EQ(kind_of({{"input_ids", ids}, {"attention_mask", matrix({{0, 0, -1}})}}), ErrorKind::corrupt_data);
   EXPECT_EQ(kind_of({{"input_ids", ids}, {"attention_mask", matrix({{0, 0, 0}})}}),
             ErrorKind::invalid_argument);
   EXPECT_EQ(kind_of({{"input_ids", ids.to(at::kFloat)}}), ErrorKind::corrupt_data);
