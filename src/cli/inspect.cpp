@@ -42,6 +42,15 @@ Json describe_modules(const Model& model, bool quantized) {
   return modules;
 }
 
+// "default", or the distinct types of a model whose layers differ: "default, linear".
+std::string rope_types(const DecoderSpec& spec) {
+  std::string types;
+  for (const RopeSpec& rope : spec.ropes) {
+    if (types.find(rope.type) == std::string::npos) types += (types.empty() ? "" : ", ") + rope.type;
+  }
+  return types.empty() ? "none" : types;
+}
+
 Json describe(const std::string& folder) {
   const auto checkpoint = std::make_shared<const Checkpoint>(folder);
   const auto group_size = qqq::read_group_size(checkpoint->config(), folder + "/config.json");
@@ -58,7 +67,7 @@ Json describe(const std::string& folder) {
   json["head_dim"] = spec.attention[0].head_dim;
   json["intermediate_size"] = spec.mlp.intermediate;
   json["vocab_size"] = spec.vocab;
-  json["rope"] = spec.rope.type;
+  json["rope"] = rope_types(spec);
   json["tied_head"] = spec.tied;
   json["tensors"] = checkpoint->tensors().size();
   json["weight_bytes"] = bytes;

@@ -2,7 +2,7 @@
 
 namespace gramian {
 
-BatchContext make_batch_context(const std::vector<int64_t>& lengths, const RopeSpec& rope) {
+BatchContext make_batch_context(const std::vector<int64_t>& lengths, const std::vector<RopeSpec>& ropes) {
   BatchContext context;
   for (const int64_t length : lengths) {
     GRAMIAN_CHECK(length > 0, "empty row in a batch");
@@ -10,9 +10,12 @@ BatchContext make_batch_context(const std::vector<int64_t>& lengths, const RopeS
       ++context.runs.back().rows;
     } else {
       context.runs.push_back({context.tokens, 1, length});
-      context.rope.push_back(rope_table(rope, length));
     }
     context.tokens += length;
+  }
+  for (const RopeSpec& rope : ropes) {
+    auto& tables = context.rope.emplace_back();
+    for (const RowRun& run : context.runs) tables.push_back(rope_table(rope, run.length));
   }
   return context;
 }

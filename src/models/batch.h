@@ -24,13 +24,13 @@ struct RowRun {
 
 struct BatchContext {
   std::vector<RowRun> runs;
-  std::vector<RopeTable> rope;  // one per run
+  std::vector<std::vector<RopeTable>> rope;  // [rotary kind][run]
   int64_t tokens = 0;
   // Called with what a layer's parts produce ("mixer_out", "mlp_out"), when set: for comparisons with other forwards.
   std::function<void(std::string_view, const at::Tensor&)> tap;
 };
 
-// Runs and rotary tables for rows of these lengths (each >= 1).
-BatchContext make_batch_context(const std::vector<int64_t>& lengths, const RopeSpec& rope);
+// Runs and rotary tables, one set per kind, for rows of these lengths (each >= 1).
+BatchContext make_batch_context(const std::vector<int64_t>& lengths, const std::vector<RopeSpec>& ropes);
 
 }  // namespace gramian

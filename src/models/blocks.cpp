@@ -38,8 +38,11 @@ at::Tensor Attention::attend(std::vector<at::Tensor> qkv, const BatchContext& ba
           .view({run.rows, run.length, count, spec_.head_dim})
           .transpose(1, 2);
     };
-    const at::Tensor q = apply_rope(heads(qkv[0], spec_.heads), batch.rope[i]);
-    const at::Tensor k = apply_rope(heads(qkv[1], spec_.kv_heads), batch.rope[i]);
+    const auto turned = [&](const at::Tensor& x) {
+      return spec_.rope ? apply_rope(x, batch.rope[*spec_.rope][i]) : x;
+    };
+    const at::Tensor q = turned(heads(qkv[0], spec_.heads));
+    const at::Tensor k = turned(heads(qkv[1], spec_.kv_heads));
     const at::Tensor v = heads(qkv[2], spec_.kv_heads);
     const at::Tensor mixed = tensor::causal_attention(q, k, v, spec_.scale, spec_.window);
     heads(out, spec_.heads).copy_(mixed);

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,12 @@ struct AttentionSpec {
   int64_t head_dim = 0;
   bool qkv_bias = false;
   bool o_bias = false;
-  double scale = 1.0;  // of q·k
-  int64_t window = 0;  // key j is visible to query i when i - window < j <= i; 0: every j <= i
+  double scale = 1.0;              // of q·k
+  std::optional<size_t> rope = 0;  // index into DecoderSpec::ropes; none: no position coding
+  int64_t window = 0;              // key j is visible to query i when i - window < j <= i; 0: every j <= i
 };
 
-// Grouped-query attention with rotary positions. Pauses: {q, k, v}, {o}.
+// Grouped-query attention with the spec's rotary positions. Pauses: {q, k, v}, {o}.
 class Attention {
  public:
   Attention(const Weights& weights, const std::string& prefix, const AttentionSpec& spec);

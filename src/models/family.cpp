@@ -28,20 +28,22 @@ DecoderSpec describe_dense(const ConfigReader& config) {
   attention.scale = 1.0 / std::sqrt(static_cast<double>(attention.head_dim));
   spec.attention.assign(static_cast<size_t>(config.integer("num_hidden_layers", 1, 1 << 16)), attention);
 
-  spec.rope = read_rope(config, attention.head_dim);
+  spec.ropes = {read_rope(config, attention.head_dim)};
   spec.mlp = {spec.hidden, config.integer("intermediate_size"), read_activation(config), false};
   return spec;
 }
 
 void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
   const int64_t head_dim = spec.attention[0].head_dim;
-  if (spec.rope.rotary_dim == head_dim) return;
-  if (spec.rope.type != "default") {
-    throw Error(ErrorKind::unsupported, config.where(),
-                str("partial_rotary_factor with rope type '", spec.rope.type, "' in this model type"),
-                "only plain rotary positions are known for it");
+  for (RopeSpec& rope : spec.ropes) {
+    if (rope.rotary_dim == head_dim) continue;
+    if (rope.type != "default") {
+      throw Error(ErrorKind::unsupported, config.where(),
+                  str("partial_rotary_factor with rope type '", rope.type, "' in this model type"),
+                  "only plain rotary positions are known for it");
+    }
+    rope.rotary_dim = head_dim;
   }
-  spec.rope.rotary_dim = head_dim;
 }
 
 std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights,

@@ -16,8 +16,8 @@ struct DecoderSpec {
   int64_t hidden = 0;
   int64_t vocab = 0;
   double norm_eps = 1e-6;
-  bool tied = false;  // the head is the embedding
-  RopeSpec rope;
+  bool tied = false;                     // the head is the embedding
+  std::vector<RopeSpec> ropes;           // rotary kinds, which the layers' attention chooses from
   std::vector<AttentionSpec> attention;  // one per layer
   MlpSpec mlp;
   int64_t layers() const { return static_cast<int64_t>(attention.size()); }

@@ -101,7 +101,7 @@ at::Tensor Model::pack_rows(const std::vector<TokenRow>& rows) const {
 BatchContext Model::context(const std::vector<TokenRow>& rows) const {
   std::vector<int64_t> lengths;
   for (const TokenRow& row : rows) lengths.push_back(static_cast<int64_t>(row.size()));
-  return make_batch_context(lengths, spec_.rope);
+  return make_batch_context(lengths, spec_.ropes);
 }
 
 at::Tensor Model::embed(const at::Tensor& ids) const { return embedding_.index_select(0, ids); }

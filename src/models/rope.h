@@ -29,8 +29,8 @@ struct RopeSpec {
   // Multiplies cos and sin (yarn, longrope); 1 elsewhere.
   double attention_factor = 1.0;
   // longrope, rotary_dim / 2 entries each
-  std::vector<double> short_factor;
-  std::vector<double> long_factor;
+  std::vector<double> short_factor{};
+  std::vector<double> long_factor{};
 };
 
 // Reads both the nested (`rope_parameters`) and the older flat form. Throws unsupported for an unknown type.

@@ -86,6 +86,26 @@ TEST(PreNormLayer, EqualsTheFormula) {
   EXPECT_LT(max_difference(found, naive_layer(tiny, hidden.to(at::kDouble), 4, 2)), 2e-5);
 }
 
+// The kind that a layer names counts; one that turns by nothing equals none.
+TEST(Attention, TurnsByTheKindThatTheLayerNames) {
+  TinyModel tiny({.layers = 1});
+  const Weights weights(std::make_shared<const Checkpoint>(tiny.save()), at::kFloat, {});
+  const Model model = tiny.open();
+  const auto rows = random_rows({7, 3}, 50);
+  const at::Tensor hidden = model.embed(model.pack_rows(rows));
+  const RopeSpec plain{.rotary_dim = 8}, still{.type = "linear", .rotary_dim = 8, .factor = 1e30};
+  const auto output = [&](std::optional<size_t> kind, const std::vector<RopeSpec>& ropes) {
+    AttentionSpec spec = model.spec().attention[0];
+    spec.rope = kind;
+    PreNormLayer layer(weights, "model.layers.0.", spec, model.spec().mlp, 1e-6);
+    const BatchContext context = make_batch_context({7, 3}, ropes);
+    return run(layer.forward(hidden, context));
+  };
+  EXPECT_TRUE(output(1, {still, plain}).equal(output(0, {plain})));
+  EXPECT_GT(max_difference(output(0, {still, plain}), output(1, {still, plain})), 0.1);
+  EXPECT_TRUE(output(std::nullopt, {}).equal(output(0, {still})));
+}
+
 TEST(PreNormLayer, PausesAsTheModuleTreeSays) {
   TinyModel tiny;
   const Model model = tiny.open();

@@ -88,7 +88,7 @@ TEST_F(DescribeTest, DefaultsOfTheDenseFamilies) {
   EXPECT_FALSE(spec.tied);
   EXPECT_EQ(spec.mlp.activation, Activation::silu);
   EXPECT_EQ(spec.norm_eps, 1e-6);
-  EXPECT_EQ(spec.rope.theta, 10000);
+  EXPECT_EQ(spec.ropes[0].theta, 10000);
 }
 
 TEST_F(DescribeTest, FamilyByTypeThenByArchitecture) {
@@ -129,7 +129,7 @@ TEST_F(DescribeTest, SlidingWindows) {
 
 TEST_F(DescribeTest, WholeHeadsTurn) {
   json["partial_rotary_factor"] = 0.5;
-  EXPECT_EQ(describe().rope.rotary_dim, 8);
+  EXPECT_EQ(describe().ropes[0].rotary_dim, 8);
   json["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
   EXPECT_EQ(error_of([&] { describe(); }).kind(), ErrorKind::unsupported);
 }
