@@ -1,9 +1,6 @@
-// The candidate search over one row, once per CPU level: included by grid.cpp inside a namespace of its own
-// with
-//   GRAMIAN_TARGET  attribute naming the instruction set
-//   GRAMIAN_LANES   candidates per vector: 4, 8 or 16; divides kGridCandidates
-// Vector extensions, not an always_inline body: g++ splits wide vectors before it inlines. Lanes never mix,
-// so the width does not show in the results. Includes nothing.
+// The candidate search over one row, once per CPU level (kernels/each_level.h); GRAMIAN_LANES candidates per vector,
+// which divides kGridCandidates. Vector extensions, not an always_inline body: g++ splits wide vectors before it inlines.
+// Lanes never mix, so the width does not show in the results.
 
 typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(GRAMIAN_LANES * 4)));
