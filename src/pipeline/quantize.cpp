@@ -272,7 +272,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   for (const std::string& name : plan.skipped())
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
-  if (!job.skip_scan) refuse_non_finite(*checkpoint, pool, log);
+  if (!job.skip_scan) refuse_non_finite(*checkpoint, plan, pool, log);
   Run run(job, model, plan, pool, log);
   if (method.needs_hessian) {
     run.calibrated(rows);
