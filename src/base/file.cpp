@@ -174,12 +174,12 @@ std::string read_text(const fs::path& path) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-void write_atomically(const fs::path& path, std::string_view content) {
-  fs::path temporary =
-      parent_of(path) / ("." + path.filename().string() + ".partial-" + std::to_string(::getpid()));
+void write_atomically(const fs::path& path, const std::function<void(OutputFile&)>& write) {
+  const fs::path folder = parent_of(path);
+  const fs::path temporary = folder / str(".", path.filename().string(), ".partial-", ::getpid());
   try {
     OutputFile out(temporary);
-    out.write_at(0, std::as_bytes(std::span(content)));
+    write(out);
     out.close();
     fs::rename(temporary, path);
   } catch (...) {
@@ -187,7 +187,11 @@ void write_atomically(const fs::path& path, std::string_view content) {
     fs::remove(temporary, ignored);
     throw;
   }
-  sync_directory(parent_of(path));
+  sync_directory(folder);
+}
+
+void write_atomically(const fs::path& path, std::string_view content) {
+  write_atomically(path, [&](OutputFile& out) { out.write_at(0, std::as_bytes(std::span(content))); });
 }
 
 void sync_directory(const fs::path& path) {

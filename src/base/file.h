@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -77,7 +78,9 @@ class StagedDirectory {
 
 // Whole file as text. Throws invalid_argument when it does not exist.
 std::string read_text(const std::filesystem::path& path);
-// Writes `path` through a temporary name in the same folder, fsync and rename.
+// Makes `path` of what `write` puts into the file: under a temporary name in the same folder, fsynced, renamed. Nothing
+// is left behind when `write` throws.
+void write_atomically(const std::filesystem::path& path, const std::function<void(OutputFile&)>& write);
 void write_atomically(const std::filesystem::path& path, std::string_view content);
 // fsync of a folder, so that names in it survive a crash.
 void sync_directory(const std::filesystem::path& path);

@@ -1,5 +1,4 @@
 #include <ATen/core/Tensor.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -222,23 +221,13 @@ void save_safetensors(const fs::path& path, const std::map<std::string, at::Tens
     return dtype_bytes(a.dtype) > dtype_bytes(b.dtype);
   });
   const Layout layout = lay_out(plan);
-  const fs::path folder = fs::absolute(path).parent_path();
-  const fs::path temporary = folder / str(".", path.filename().string(), ".partial-", ::getpid());
-  try {
-    OutputFile out(temporary);
+  write_atomically(path, [&](OutputFile& out) {
     out.write_at(0, std::as_bytes(std::span(layout.head)));
     for (size_t i = 0; i < plan.size(); ++i) {
       const at::Tensor contiguous = tensors.at(plan[i].name).cpu().contiguous();
       out.write_at(layout.offsets[i], bytes_of(contiguous));
     }
-    out.close();
-    fs::rename(temporary, path);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw;
-  }
-  sync_directory(folder);
+  });
 }
 
 }  // namespace gramian

@@ -93,6 +93,10 @@ RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
   if (!(partial > 0 && partial <= 1))
     config.fail("partial_rotary_factor", "must lie above 0 and be at most 1");
   spec.rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
+  if (head_dim % 2 != 0 && partial == 1.0) {
+    config.fail(config.has("head_dim") ? "head_dim" : "num_attention_heads",
+                str("makes heads of ", head_dim, " entries: rotary positions turn pairs of them"));
+  }
   if (spec.rotary_dim <= 0 || spec.rotary_dim > head_dim || spec.rotary_dim % 2 != 0) {
     config.fail("partial_rotary_factor",
                 str("leaves ", spec.rotary_dim, " of ", head_dim, " head entries to rotate"));

@@ -58,7 +58,7 @@ void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
   stored.file->drop(stored.bytes);
 }
 
-Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, int64_t saturated) {
+Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens) {
   const QuantizedLinear& q = solved.quantized;
   Json json;
   json["name"] = linear.name;
@@ -72,7 +72,7 @@ Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tok
   json["in_features"] = linear.in_features;
   json["dead_columns"] = q.dead_columns;
   json["zero_groups"] = q.zero_groups;
-  json["int8_saturated"] = saturated;
+  json["int8_saturated"] = solved.decoded.saturated;
   return json;
 }
 
@@ -119,7 +119,6 @@ class Run {
     output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report,
                    model_.tied_on_request());
   }
-  Stopwatch& watch() { return watch_; }
 
  private:
   void solve_pause(const PauseStatistics& statistics) {
@@ -145,9 +144,7 @@ class Run {
     });
     return watch_.time("pack", [&] {
       output_.write(linear.name, solved.packed);
-      const int64_t saturated =
-          qqq::unpack(solved.packed, linear.out_features, linear.in_features, linear.name).saturated;
-      modules_.push_back(module_report(solved, linear, tokens, saturated));
+      modules_.push_back(module_report(solved, linear, tokens));
       if (!solved.quantized.fallback.empty()) {
         ++fallbacks_;
         log_.warn(linear.name + ": " + solved.quantized.fallback);
@@ -275,7 +272,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   for (const std::string& name : plan.skipped())
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
-  if (!job.skip_scan) refuse_non_finite(*checkpoint, pool, log);
+  if (!job.skip_scan) refuse_non_finite(*checkpoint, plan, pool, log);
   Run run(job, model, plan, pool, log);
   if (method.needs_hessian) {
     run.calibrated(rows);

@@ -134,12 +134,24 @@ TokenRow json_row(const nlohmann::ordered_json& json, const std::string& where,
   return encode(tokenizer(), text, where, true);
 }
 
+// What was done to rows of text and to rows of token ids.
+std::string template_policy(bool texts, bool ids, const std::function<const Tokenizer&()>& tokenizer) {
+  if (!texts) return "token ids as given";
+  const auto tokens = [&](bool add) {
+    return tokenizer().encode("a", {.add_special_tokens = add, .parse_special = false}).size();
+  };
+  const size_t added = tokens(true) - tokens(false);
+  return str("the tokenizer's template adds ", added == 0 ? "nothing" : str(added, " token(s)"), " to a text",
+             ids ? ", token ids as given" : "");
+}
+
 RowSet json_rows(const fs::path& path, const RowOptions& options,
                  const std::function<const Tokenizer&()>& tokenizer, Log& log) {
   RowSet set;
   std::vector<TokenRow> all;
   const std::string content = read_text(path);
   size_t line_number = 0;
+  bool texts = false, ids = false;
   for (size_t begin = 0; begin < content.size();) {
     const size_t end = std::min(content.find('\n', begin), content.size());
     const std::string line = content.substr(begin, end - begin);
@@ -150,8 +162,13 @@ RowSet json_rows(const fs::path& path, const RowOptions& options,
       continue;
     }
     const std::string where = str(path.string(), ", line ", line_number);
-    const TokenRow row = json_row(parse_json(line, where), where, tokenizer, log);
-    if (row.empty()) ++set.blank;
+    const nlohmann::ordered_json json = parse_json(line, where);
+    const TokenRow row = json_row(json, where, tokenizer, log);
+    if (row.empty()) {
+      ++set.blank;
+    } else {
+      (json.contains("input_ids") ? ids : texts) = true;
+    }
     const auto length = static_cast<size_t>(options.sequence_length);
     if (row.size() > length) ++set.split;
     for (size_t at = 0; at < row.size(); at += length) {
@@ -166,9 +183,9 @@ RowSet json_rows(const fs::path& path, const RowOptions& options,
        choose(available, rows_to_take(path, available, options, log), options.seed, false)) {
     set.rows.push_back(std::move(all[static_cast<size_t>(i)]));
   }
-  set.policy = str("JSON rows of at most ", options.sequence_length,
-                   " tokens, longer ones split, the tokenizer's template ", "applied to texts",
-                   options.seed ? ", chosen at random" : ", from the start");
+  set.policy =
+      str("JSON rows of at most ", options.sequence_length, " tokens, longer ones split, ",
+          template_policy(texts, ids, tokenizer), options.seed ? ", chosen at random" : ", from the start");
   return set;
 }
 

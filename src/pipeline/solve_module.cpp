@@ -39,14 +39,15 @@ SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int6
   const at::Tensor channel_scale = compat_gptqmodel ? qqq::channel_scale_from_weight(source.weight)
                                                     : qqq::channel_scale_from_codes(solved.quantized);
   solved.packed = qqq::pack(solved.quantized, channel_scale, source.bias, source.name);
+  solved.decoded = qqq::unpack(solved.packed, source.weight.size(0), source.weight.size(1), source.name);
   return solved;
 }
 
 std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source,
                                             at::ScalarType dtype, bool compat_gptqmodel) {
-  const int64_t n = source.weight.size(0), k = source.weight.size(1);
   if (compat_gptqmodel) {
     const QuantizedLinear& q = solved.quantized;
+    const int64_t n = q.codes.size(0), k = q.codes.size(1);
     const at::Tensor weight = q.codes.view({n, k / q.group_size, q.group_size})
                                   .to(at::kFloat)
                                   .mul(q.scale.unsqueeze(-1))
@@ -54,9 +55,9 @@ std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const Mo
     return std::make_shared<DenseLinear>(weight.to(source.weight.scalar_type()).to(dtype),
                                          source.bias.defined() ? source.bias.to(dtype) : at::Tensor());
   }
-  const qqq::Decoded decoded = qqq::unpack(solved.packed, n, k, source.name);
-  return std::make_shared<DenseLinear>(decoded.weight().to(dtype),
-                                       decoded.bias.defined() ? decoded.bias.to(dtype) : at::Tensor());
+  const at::Tensor& bias = solved.decoded.bias;
+  return std::make_shared<DenseLinear>(solved.decoded.weight().to(dtype),
+                                       bias.defined() ? bias.to(dtype) : at::Tensor());
 }
 
 }  // namespace gramian

@@ -23,7 +23,7 @@ struct ModuleSource {
 struct SolvedModule {
   QuantizedLinear quantized;
   qqq::Packed packed;
-  int64_t int8_saturated = 0;
+  qqq::Decoded decoded;  // `packed` as a reader sees it
   std::string method;  // the solver that was used: "qqq" or "rtn"
 };
 

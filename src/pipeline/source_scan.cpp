@@ -1,7 +1,10 @@
 #include "pipeline/source_scan.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -50,9 +53,47 @@ std::string position(const std::vector<int64_t>& shape, int64_t flat) {
   return "[" + text + "]";
 }
 
+struct Findings {
+  int64_t count = 0;
+  int64_t first = -1;  // flat index
+};
+
+Findings find_non_finite(const StoredTensor& tensor, ThreadPool& pool) {
+  const auto values = static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
+  std::vector<int64_t> found(static_cast<size_t>((values + kChunk - 1) / kChunk));
+  pool.run(static_cast<int64_t>(found.size()), [&](int64_t chunk) {
+    const int64_t begin = chunk * kChunk;
+    found[static_cast<size_t>(chunk)] = count_in(tensor, begin, std::min(kChunk, values - begin));
+  });
+  Findings findings;
+  for (size_t chunk = 0; chunk < found.size(); ++chunk) {
+    if (found[chunk] != 0 && findings.first < 0) {
+      findings.first = static_cast<int64_t>(chunk) * kChunk;
+      while (count_in(tensor, findings.first, 1) == 0) ++findings.first;
+    }
+    findings.count += found[chunk];
+  }
+  return findings;
+}
+
+// Whether a module that will be quantized has this tensor as bias.
+bool is_packed_bias(const QuantizePlan& plan, const std::string& name) {
+  constexpr std::string_view kBias = ".bias";
+  if (!name.ends_with(kBias)) return false;
+  const PlannedModule* module = plan.find(name.substr(0, name.size() - kBias.size()));
+  return module != nullptr && module->quantize && module->linear.has_bias;
+}
+
+Findings find_beyond_half(const StoredTensor& tensor) {
+  const at::Tensor beyond = tensor.to_tensor().to(at::kHalf).isfinite().logical_not().flatten();
+  Findings findings{.count = beyond.sum().item<int64_t>()};
+  if (findings.count > 0) findings.first = beyond.to(at::kByte).argmax().item<int64_t>();
+  return findings;
+}
+
 }  // namespace
 
-void refuse_non_finite(const Checkpoint& checkpoint, ThreadPool& pool, Log& log) {
+void refuse_non_finite(const Checkpoint& checkpoint, const QuantizePlan& plan, ThreadPool& pool, Log& log) {
   std::string problems;
   int64_t bad_tensors = 0;
   Progress progress(log, "tensors scanned", static_cast<int64_t>(checkpoint.tensors().size()));
@@ -60,28 +101,20 @@ void refuse_non_finite(const Checkpoint& checkpoint, ThreadPool& pool, Log& log)
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     throw_if_interrupted();
     progress.update(done++, name);
-    const auto values = static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
-    std::vector<int64_t> found(static_cast<size_t>((values + kChunk - 1) / kChunk));
-    pool.run(static_cast<int64_t>(found.size()), [&, &tensor = tensor](int64_t chunk) {
-      const int64_t begin = chunk * kChunk;
-      found[static_cast<size_t>(chunk)] = count_in(tensor, begin, std::min(kChunk, values - begin));
-    });
-    int64_t total = 0, first = -1;
-    for (size_t chunk = 0; chunk < found.size(); ++chunk) {
-      if (found[chunk] != 0 && first < 0) {
-        first = static_cast<int64_t>(chunk) * kChunk;
-        while (count_in(tensor, first, 1) == 0) ++first;
-      }
-      total += found[chunk];
-    }
+    Findings findings = find_non_finite(tensor, pool);
+    const bool non_finite = findings.count > 0;
+    if (!non_finite && is_packed_bias(plan, name)) findings = find_beyond_half(tensor);
     tensor.file->drop(tensor.bytes);
-    if (total == 0) continue;
+    if (findings.count == 0) continue;
     ++bad_tensors;
-    problems += str("\n  ", name, ": ", total, " value(s), the first at ", position(tensor.shape, first));
+    problems += str("\n  ", name, ": ", findings.count, " value(s)",
+                    non_finite ? "" : " beyond 65504, the largest of the F16 it will be stored in",
+                    ", the first at ", position(tensor.shape, findings.first));
   }
   if (bad_tensors > 0) {
     throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
-                str("NaN or infinity in ", bad_tensors, " tensor(s):", problems),
+                str("NaN or infinity in ", bad_tensors,
+                    " tensor(s), as they are or as they will be stored:", problems),
                 "fetch the checkpoint again, or mend these values");
   }
 }

@@ -1,13 +1,15 @@
-// One pass over a checkpoint's weights before work starts: NaN and infinity are refused, with their place.
+// One pass over a checkpoint's weights before work starts: values that no output can hold are refused, with their place.
 #pragma once
 
 #include "base/log.h"
 #include "base/parallel.h"
 #include "formats/checkpoint.h"
+#include "pipeline/plan.h"
 
 namespace gramian {
 
-// Throws corrupt_data listing every floating-point tensor that holds a non-finite value, with count and first position.
-void refuse_non_finite(const Checkpoint& checkpoint, ThreadPool& pool, Log& log);
+// Throws corrupt_data listing every floating-point tensor that holds NaN or infinity, and every bias of a module to be
+// quantized that holds a value beyond f16, the type it is stored in; each with count and first position.
+void refuse_non_finite(const Checkpoint& checkpoint, const QuantizePlan& plan, ThreadPool& pool, Log& log);
 
 }  // namespace gramian

@@ -99,6 +99,12 @@ TEST_F(FileTest, AtomicWritesLeaveNothingBeside) {
   // The name belongs to a folder: the rename fails and the temporary file goes away.
   fs::create_directory(root_ / "folder");
   EXPECT_ANY_THROW(write_atomically(root_ / "folder", "x"));
+  // Whoever writes fails: the file that was there stays.
+  EXPECT_ANY_THROW(write_atomically(root_ / "a", [](OutputFile& out) {
+    out.write_at(0, std::as_bytes(std::span(std::string_view("half"))));
+    throw std::runtime_error("no more");
+  }));
+  EXPECT_EQ(read_text(root_ / "a"), "second");
   EXPECT_EQ(names_in(root_), (std::vector<std::string>{"a", "folder"}));
 }
 

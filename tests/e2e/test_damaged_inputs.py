@@ -289,6 +289,17 @@ class NonFinite(e2e.GramianTestCase):
             self.refused_job(tiny.write(self.path(method)), "--skip-scan", "--method", method, calibration=rows, code=1,
                              says=("NaN", DOWN0))
 
+    def test_bias_beyond_half(self):
+        """Biases of quantized modules are stored as F16: what that cannot hold is found before work, all of it at once."""
+        tiny = TinyModel(family="qwen2")
+        tiny.change("model.layers.1.self_attn.v_proj.bias", {5: 70000.0, 9: -1e30})
+        tiny.change("model.layers.0.self_attn.q_proj.bias", {1: math.inf})
+        model = tiny.write(self.path("model"))
+        rows = write_rows(self.path("rows.safetensors"), random_rows(2, 16))
+        self.refused_job(model, calibration=rows,
+                         says=("layers.1.self_attn.v_proj.bias: 2 value(s) beyond 65504", "first at [5]",
+                               "layers.0.self_attn.q_proj.bias: 1 value(s), the first at [1]"))
+
     def test_overflow_in_the_forward(self):
         """Activations that leave float16 are named by layer; a wider type takes them."""
         tiny = TinyModel()

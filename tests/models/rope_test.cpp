@@ -162,6 +162,16 @@ TEST(ReadRope, RefusesWhatItCannotHonour) {
   }
 }
 
+TEST(ReadRope, AnOddHeadIsBlamedOnItsOwnKey) {
+  const auto blamed = [](const std::string& text) {
+    const std::string what = error_of([&] { read(text, 7); }).what();
+    return what.substr(what.find('\''), what.find(' ', what.find('\'')) - what.find('\''));
+  };
+  EXPECT_EQ(blamed(R"({"head_dim": 7})"), "'head_dim'");
+  EXPECT_EQ(blamed("{}"), "'num_attention_heads'");
+  EXPECT_EQ(blamed(R"({"head_dim": 7, "partial_rotary_factor": 0.8})"), "'partial_rotary_factor'");
+}
+
 TEST(RopeTable, HoldsAnglesOfEveryPosition) {
   RopeSpec spec = read(R"({"rope_theta": 16})", 4);
   spec.attention_factor = 2;

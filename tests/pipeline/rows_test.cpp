@@ -194,6 +194,21 @@ TEST_F(RowsTest, JsonLines) {
   EXPECT_EQ(load("a.jsonl", lines, {.sequence_length = 5, .samples = 4, .seed = 3}).rows.size(), 4u);
 }
 
+TEST_F(RowsTest, ThePolicySaysWhatWasDone) {
+  const auto policy = [&](const char* lines, const std::vector<std::string>& single) {
+    const std::string whole = load("a.jsonl", lines, {.sequence_length = 9}, single).policy;
+    return whole.substr(whole.find("split, ") + 7);
+  };
+  const char *text = R"({"text": "abc"})", *ids = R"({"input_ids": [11]})";
+  const std::string both = str(text, "\n", ids);
+  EXPECT_EQ(policy(text, {"<s>", "A", "</s>"}),
+            "the tokenizer's template adds 2 token(s) to a text, from the start");
+  EXPECT_EQ(policy(text, {"A"}), "the tokenizer's template adds nothing to a text, from the start");
+  EXPECT_EQ(policy(ids, {"<s>", "A"}), "token ids as given, from the start");
+  EXPECT_EQ(policy(both.c_str(), {"<s>", "A"}),
+            "the tokenizer's template adds 1 token(s) to a text, token ids as given, from the start");
+}
+
 TEST_F(RowsTest, JsonLinesSayWhereTheyAreWrong) {
   for (const char* line : {"[1]", "{\"text\": 3}", "{\"input_ids\": \"1\"}", "{\"input_ids\": [1.5]}", "{",
                            "{}", "{\"messages\": {}}", "{\"messages\": [{\"role\": \"user\"}]}"}) {

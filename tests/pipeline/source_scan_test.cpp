@@ -21,12 +21,13 @@ const double kInf = std::numeric_limits<double>::infinity();
 
 class SourceScanTest : public testing::Test {
  protected:
-  void scan(const std::map<std::string, at::Tensor>& tensors, int threads = 2) {
+  void scan(const std::map<std::string, at::Tensor>& tensors, int threads = 2,
+            const QuantizePlan& plan = {}) {
     write_bytes(folder_.path() / "config.json", "{}");
     save_safetensors(folder_.path() / "model.safetensors", tensors);
     ThreadPool pool(threads);
     Log log(LogLevel::quiet);
-    refuse_non_finite(Checkpoint(folder_.path()), pool, log);
+    refuse_non_finite(Checkpoint(folder_.path()), plan, pool, log);
   }
   TemporaryFolder folder_;
 };
@@ -68,6 +69,29 @@ TEST_F(SourceScanTest, ListsEveryTensor) {
       error_of([&] { scan({{"a", nan}, {"b", tensor::zeros({2}, at::kFloat)}, {"c", inf}}); }).what();
   EXPECT_NE(text.find("a: 2 value(s), the first at [0]"), std::string::npos) << text;
   EXPECT_NE(text.find("c: 1 value(s), the first at []"), std::string::npos) << text;
+}
+
+TEST_F(SourceScanTest, BiasesMustFitTheHalfTheyAreStoredIn) {
+  const auto linear = [](const std::string& name) {
+    return Linear{name, 128, 4, true, nullptr};
+  };
+  QuantizePlan plan;
+  plan.layers = {{{linear("packed"), true, ""}, {linear("skipped"), false, "does not fit"}}};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor bias = tensor::full({4}, 65504, type);
+    if (type == at::kBFloat16) bias.fill_(65280);  // the largest below that bf16 has
+    EXPECT_NO_THROW(scan({{"packed.bias", bias}}, 2, plan));
+    bias.narrow(0, 1, 2).fill_(-65536);
+    // Only what is stored as f16 has to fit.
+    EXPECT_NO_THROW(scan({{"packed.weight", bias}, {"skipped.bias", bias}, {"norm.bias", bias}}, 2, plan));
+    const std::string text = error_of([&] {
+                               scan({{"packed.bias", bias}, {"nan", tensor::full({1}, kNan, type)}}, 2, plan);
+                             }).what();
+    EXPECT_NE(text.find("in 2 tensor(s)"), std::string::npos) << text;
+    EXPECT_NE(text.find("packed.bias: 2 value(s) beyond 65504"), std::string::npos) << text;
+    EXPECT_NE(text.find("the first at [1]"), std::string::npos) << text;
+    EXPECT_NE(text.find("nan: 1 value(s), the first at [0]"), std::string::npos) << text;
+  }
 }
 
 TEST_F(SourceScanTest, FindsValuesAcrossChunks) {

@@ -1,7 +1,5 @@
-// The block recursion, once per CPU level: included by block.cpp inside a namespace of its own with
-//   GRAMIAN_TARGET  attribute naming the instruction set
-//   GRAMIAN_LANES   rows per vector: 4, 8 or 16
-// Products and sums stay apart (no fused multiply-add). Includes nothing.
+// The block recursion, once per CPU level (kernels/each_level.h); GRAMIAN_LANES rows per vector. Products and sums stay
+// apart (no fused multiply-add).
 
 typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
 

@@ -6,29 +6,8 @@
 namespace gramian {
 namespace {
 
-namespace baseline {
-#define GRAMIAN_TARGET
-#define GRAMIAN_LANES 4
-#include "kernels/solve/block-inl.h"
-#undef GRAMIAN_TARGET
-#undef GRAMIAN_LANES
-}  // namespace baseline
-#if defined(__x86_64__)
-namespace avx2 {
-#define GRAMIAN_TARGET [[gnu::target("avx2")]]
-#define GRAMIAN_LANES 8
-#include "kernels/solve/block-inl.h"
-#undef GRAMIAN_TARGET
-#undef GRAMIAN_LANES
-}  // namespace avx2
-namespace avx512 {
-#define GRAMIAN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]]
-#define GRAMIAN_LANES 16
-#include "kernels/solve/block-inl.h"
-#undef GRAMIAN_TARGET
-#undef GRAMIAN_LANES
-}  // namespace avx512
-#endif
+#define GRAMIAN_BODY "kernels/solve/block-inl.h"
+#include "kernels/each_level.h"
 
 void solve_at(CpuLevel level, const SolveBlock& block, float* e, float* codes, float* loss) {
 #if defined(__x86_64__)

@@ -15,29 +15,8 @@ struct SearchRule {
   float code_min, code_max;
 };
 
-namespace baseline {
-#define GRAMIAN_TARGET
-#define GRAMIAN_LANES 4
-#include "kernels/solve/search-inl.h"
-#undef GRAMIAN_TARGET
-#undef GRAMIAN_LANES
-}  // namespace baseline
-#if defined(__x86_64__)
-namespace avx2 {
-#define GRAMIAN_TARGET [[gnu::target("avx2")]]
-#define GRAMIAN_LANES 8
-#include "kernels/solve/search-inl.h"
-#undef GRAMIAN_TARGET
-#undef GRAMIAN_LANES
-}  // namespace avx2
-namespace avx512 {
-#define GRAMIAN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]]
-#define GRAMIAN_LANES 16
-#include "kernels/solve/search-inl.h"
-#undef GRAMIAN_TARGET
-#undef GRAMIAN_LANES
-}  // namespace avx512
-#endif
+#define GRAMIAN_BODY "kernels/solve/search-inl.h"
+#include "kernels/each_level.h"
 
 // The polynomial's range, and the norms for which differences below 2^-29 of the largest weight may count as
 // zero.

@@ -1,9 +1,7 @@
-// The candidate search over one row, once per CPU level: included by grid.cpp inside a namespace of its own
-// with
-//   GRAMIAN_TARGET  attribute naming the instruction set
-//   GRAMIAN_LANES   candidates per vector: 4, 8 or 16; divides kGridCandidates
-// Vector extensions, not an always_inline body: g++ splits wide vectors before it inlines. Lanes never mix,
-// so the width does not show in the results. Includes nothing.
+// The candidate search over one row, once per CPU level (kernels/each_level.h); GRAMIAN_LANES candidates per vector,
+// which divides kGridCandidates. Vector extensions, not an always_inline body: g++ splits wide vectors before it inlines.
+// Lanes never mix, so the width does not show in the results. Compilers without a shuffle by a variable (clang) look the
+// power up lane by lane.
 
 typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(GRAMIAN_LANES * 4)));
@@ -24,11 +22,11 @@ GRAMIAN_TARGET inline void candidate_errors(const float* x, int64_t columns, con
   __builtin_memcpy(&scale, scales, sizeof scale);
   // A rounded reciprocal can pick the other neighbour only where both are equally far (to the last bit).
   const Floats inverse = 1.0f / scale;
-#if GRAMIAN_LANES == 16
+#if GRAMIAN_LANES == 16 && __has_builtin(__builtin_shuffle)
   Floats low_half, high_half;
   __builtin_memcpy(&low_half, power.binary, sizeof low_half);
   __builtin_memcpy(&high_half, power.binary + 16, sizeof high_half);
-#elif GRAMIAN_LANES == 8
+#elif GRAMIAN_LANES == 8 && __has_builtin(__builtin_shuffle)
   Floats quarter[4];
   __builtin_memcpy(quarter, power.binary, sizeof quarter);
 #endif
@@ -47,9 +45,9 @@ GRAMIAN_TARGET inline void candidate_errors(const float* x, int64_t columns, con
       const Ints bits = (Ints)(code * scale - value) & 0x7fffffff;
       Ints index = (bits >> 23) - PowerTable::kBias;
       index = index > izero ? index : izero;
-#if GRAMIAN_LANES == 16
+#if GRAMIAN_LANES == 16 && __has_builtin(__builtin_shuffle)
       const Floats binary = __builtin_shuffle(low_half, high_half, index);
-#elif GRAMIAN_LANES == 8
+#elif GRAMIAN_LANES == 8 && __has_builtin(__builtin_shuffle)
       const Floats low =
           (index & 8) == izero ? __builtin_shuffle(quarter[0], index) : __builtin_shuffle(quarter[1], index);
       const Floats high =
