@@ -66,9 +66,10 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
                   "Tokens per row of .txt and .jsonl (ready rows keep their own)")
       ->check(CLI::Range(2, 1 << 24))
       ->capture_default_str();
-  verb.add_option("--seed", flags.seed,
-                  "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl; ready rows "
-                  "are always the first)")
+  verb.add_option(
+          "--seed", flags.seed,
+          "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl; ready rows "
+          "are always the first)")
       ->check(CLI::NonNegativeNumber);
   verb.add_flag("--allow-fewer", flags.allow_fewer,
                 "Accept less than half of the rows that --samples asks for");

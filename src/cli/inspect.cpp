@@ -60,7 +60,10 @@ Json describe(const std::string& folder) {
   for (const auto& [name, tensor] : checkpoint->tensors()) bytes += tensor.bytes.size();
   Json json;
   json["model_type"] = model.family().model_type;
+  json["prefix"] = model.prefix();
   json["layers"] = spec.layers();
+  json["mtp_layers"] = spec.mtp_layers;
+  json["surplus_layers"] = model.surplus_layers();
   json["hidden_size"] = spec.hidden;
   json["heads"] = spec.attention[0].heads;
   json["kv_heads"] = spec.attention[0].kv_heads;
@@ -85,6 +88,11 @@ std::string text_of(const Json& json) {
           json.at("head_dim"), ", MLP ", json.at("intermediate_size"), ", vocabulary ", json.at("vocab_size"),
           json.at("tied_head") ? " (tied head)" : "", ", rope ", json.at("rope").get<std::string>(), "\n",
           json.at("tensors"), " tensors, ", human_bytes(json.at("weight_bytes")), "\n");
+  if (json.at("prefix") != "model.")
+    text += "text part of a larger model, under " + json.at("prefix").get<std::string>() + "\n";
+  if (json.at("surplus_layers") != 0)
+    text +=
+        str(json.at("surplus_layers"), " stored layers beyond num_hidden_layers: not run, not quantized\n");
   if (!json.at("quantization").is_null())
     text += "quantized: " + json.at("quantization").get<std::string>() + "\n";
   text += "linear layers that share an input:";

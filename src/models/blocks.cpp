@@ -4,15 +4,18 @@
 
 namespace gramian {
 
-at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
+at::Tensor Norm::operator()(const at::Tensor& x) const {
+  if (!weight.defined()) return x;
   const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor inverse = wide.square().mean(-1, true).add_(eps).rsqrt_();
-  return wide.mul(inverse).to(x.scalar_type()).mul(weight.to(x.scalar_type()));
+  const at::Tensor normed = wide.mul(wide.square().mean(-1, true).add_(spec.eps).rsqrt_());
+  if (spec.kind == NormKind::rms_offset) return normed.mul(weight.add(1.0)).to(x.scalar_type());
+  return normed.to(x.scalar_type()).mul(weight.to(x.scalar_type()));
 }
 
-RmsNorm load_rms_norm(const Weights& weights, const std::string& name, int64_t size, double eps) {
+Norm load_norm(const Weights& weights, const std::string& name, int64_t size, const NormSpec& spec) {
+  if (name.empty()) return {{}, spec};
   const at::Tensor weight = weights.tensor(name, {size});
-  return {weight.defined() ? weight.to(at::kFloat) : weight, eps};
+  return {weight.defined() ? weight.to(at::kFloat) : weight, spec};
 }
 
 Attention::Attention(const Weights& weights, const std::string& prefix, const AttentionSpec& spec)
@@ -20,7 +23,11 @@ Attention::Attention(const Weights& weights, const std::string& prefix, const At
       q_(weights.linear(prefix + "q_proj", spec.hidden, spec.heads * spec.head_dim, spec.qkv_bias)),
       k_(weights.linear(prefix + "k_proj", spec.hidden, spec.kv_heads * spec.head_dim, spec.qkv_bias)),
       v_(weights.linear(prefix + "v_proj", spec.hidden, spec.kv_heads * spec.head_dim, spec.qkv_bias)),
-      o_(weights.linear(prefix + "o_proj", spec.heads * spec.head_dim, spec.hidden, spec.o_bias)) {}
+      o_(weights.linear(prefix + "o_proj", spec.heads * spec.head_dim, spec.hidden, spec.o_bias)) {
+  if (!spec.qk_norm) return;
+  q_norm_ = load_norm(weights, prefix + "q_norm.weight", spec.head_dim, *spec.qk_norm);
+  k_norm_ = load_norm(weights, prefix + "k_norm.weight", spec.head_dim, *spec.qk_norm);
+}
 
 Task<at::Tensor> Attention::forward(at::Tensor x, const BatchContext& batch) {
   std::vector<at::Tensor> qkv = co_await linears(std::move(x), q_, k_, v_);
@@ -41,21 +48,22 @@ at::Tensor Attention::attend(std::vector<at::Tensor> qkv, const BatchContext& ba
     const auto turned = [&](const at::Tensor& x) {
       return spec_.rope ? apply_rope(x, batch.rope[*spec_.rope][i]) : x;
     };
-    const at::Tensor q = turned(heads(qkv[0], spec_.heads));
-    const at::Tensor k = turned(heads(qkv[1], spec_.kv_heads));
+    const at::Tensor q = turned(q_norm_(heads(qkv[0], spec_.heads)));
+    const at::Tensor k = turned(k_norm_(heads(qkv[1], spec_.kv_heads)));
     const at::Tensor v = heads(qkv[2], spec_.kv_heads);
-    const at::Tensor mixed = tensor::causal_attention(q, k, v, spec_.scale, spec_.window);
+    const at::Tensor mixed = tensor::causal_attention(
+        q, k, v, {.scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
     heads(out, spec_.heads).copy_(mixed);
   }
   return out;
 }
 
-Activation read_activation(const ConfigReader& config) {
-  const std::string name = config.text_or("hidden_act", "silu");
+Activation read_activation(const ConfigReader& config, const std::string& key) {
+  const std::string name = config.text_or(key, "silu");
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "gelu") return Activation::gelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
-  throw Error(ErrorKind::unsupported, config.where(), str("hidden_act '", name, "'"),
+  throw Error(ErrorKind::unsupported, config.where(), str(key, " '", name, "'"),
               "known: silu, gelu, gelu_pytorch_tanh");
 }
 
@@ -79,22 +87,26 @@ at::Tensor GatedMlp::gated(std::vector<at::Tensor> gate_up) const {
   return active.mul_(gate_up[1]);
 }
 
-PreNormLayer::PreNormLayer(const Weights& weights, const std::string& prefix, const AttentionSpec& attention,
-                           const MlpSpec& mlp, double norm_eps)
-    : input_norm_(load_rms_norm(weights, prefix + "input_layernorm.weight", attention.hidden, norm_eps)),
-      post_attention_norm_(
-          load_rms_norm(weights, prefix + "post_attention_layernorm.weight", attention.hidden, norm_eps)),
-      attention_(weights, prefix + "self_attn.", attention),
-      mlp_(weights, prefix + "mlp.", mlp) {}
+ResidualLayer::ResidualLayer(const Weights& weights, const std::string& prefix,
+                             const AttentionSpec& attention, const MlpSpec& mlp, const LayerNorms& norms)
+    : attention_(weights, prefix + "self_attn.", attention), mlp_(weights, prefix + "mlp.", mlp) {
+  const auto load = [&](const std::string& name) {
+    return load_norm(weights, name.empty() ? "" : prefix + name + ".weight", attention.hidden, norms.spec);
+  };
+  before_attention_ = load(norms.before_attention);
+  after_attention_ = load(norms.after_attention);
+  before_mlp_ = load(norms.before_mlp);
+  after_mlp_ = load(norms.after_mlp);
+}
 
-Task<at::Tensor> PreNormLayer::forward(at::Tensor hidden, const BatchContext& batch) {
-  at::Tensor mixed = co_await attention_.forward(input_norm_(hidden), batch);
+Task<at::Tensor> ResidualLayer::forward(at::Tensor hidden, const BatchContext& batch) {
+  at::Tensor mixed = co_await attention_.forward(before_attention_(hidden), batch);
   if (batch.tap) batch.tap("mixer_out", mixed);
-  hidden = hidden.add(mixed);
+  hidden = hidden.add(after_attention_(mixed));
   mixed.reset();
-  at::Tensor mlp_out = co_await mlp_.forward(post_attention_norm_(hidden));
+  at::Tensor mlp_out = co_await mlp_.forward(before_mlp_(hidden));
   if (batch.tap) batch.tap("mlp_out", mlp_out);
-  co_return hidden.add(mlp_out);
+  co_return hidden.add(after_mlp_(mlp_out));
 }
 
 }  // namespace gramian

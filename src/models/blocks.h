@@ -14,15 +14,25 @@
 
 namespace gramian {
 
-// x · rsqrt(mean(x²) + eps) · weight over the last dimension (Zhang & Sennrich 2019). The quotient is taken in
-// f32 and rounded to x's type before it meets the weight, as transformers' llama and qwen2 do: rounding only once
-// gives other last bits in f16 and bf16, and other codes from the same calibration rows.
-struct RmsNorm {
-  at::Tensor weight;  // f32 [hidden]
+// n = x · rsqrt(mean(x²) + eps) over the last dimension, taken in f32 (Zhang & Sennrich 2019). When it is rounded to x's
+// type follows transformers: another order gives other last bits in f16 and bf16, and other codes from the same
+// calibration rows.
+enum class NormKind {
+  rms,         // n is rounded before it meets the weight (llama, qwen)
+  rms_offset,  // n · (1 + weight) is rounded once (gemma)
+};
+struct NormSpec {
+  NormKind kind = NormKind::rms;
   double eps = 1e-6;
+};
+// Without a weight it gives x as it is.
+struct Norm {
+  at::Tensor weight;  // f32 [size]
+  NormSpec spec;
   at::Tensor operator()(const at::Tensor& x) const;
 };
-RmsNorm load_rms_norm(const Weights& weights, const std::string& name, int64_t size, double eps);
+// No weight where `name` is empty.
+Norm load_norm(const Weights& weights, const std::string& name, int64_t size, const NormSpec& spec);
 
 struct AttentionSpec {
   int64_t hidden = 0;
@@ -31,9 +41,11 @@ struct AttentionSpec {
   int64_t head_dim = 0;
   bool qkv_bias = false;
   bool o_bias = false;
-  double scale = 1.0;              // of q·k
-  std::optional<size_t> rope = 0;  // index into DecoderSpec::ropes; none: no position coding
-  int64_t window = 0;              // key j is visible to query i when i - window < j <= i; 0: every j <= i
+  std::optional<NormSpec> qk_norm;  // of every head of q and k before it turns: q_norm, k_norm [head_dim]
+  double scale = 1.0;               // of q·k
+  double softcap = 0;               // scores become softcap · tanh(score / softcap); 0: none
+  std::optional<size_t> rope = 0;   // index into DecoderSpec::ropes; none: no position coding
+  int64_t window = 0;               // key j is visible to query i when i - window < j <= i; 0: every j <= i
 };
 
 // Grouped-query attention with the spec's rotary positions. Pauses: {q, k, v}, {o}.
@@ -47,11 +59,12 @@ class Attention {
   at::Tensor attend(std::vector<at::Tensor> qkv, const BatchContext& batch) const;
   AttentionSpec spec_;
   Linear q_, k_, v_, o_;
+  Norm q_norm_, k_norm_;
 };
 
 enum class Activation { silu, gelu, gelu_tanh };
-// From config.json's hidden_act; throws unsupported for another name.
-Activation read_activation(const ConfigReader& config);
+// From config.json's `key`; throws unsupported for another name.
+Activation read_activation(const ConfigReader& config, const std::string& key = "hidden_act");
 
 struct MlpSpec {
   int64_t hidden = 0;
@@ -79,15 +92,25 @@ class DecoderLayer {
   virtual Task<at::Tensor> forward(at::Tensor hidden, const BatchContext& batch) = 0;
 };
 
-// x + attention(norm(x)), then x + mlp(norm(x)).
-class PreNormLayer final : public DecoderLayer {
+// The norms of a layer under their stored names, empty for none: on what attention and MLP read, and on what they give
+// before it is added to the residual. The default is that of llama.
+struct LayerNorms {
+  NormSpec spec;
+  std::string before_attention = "input_layernorm";
+  std::string after_attention = "";
+  std::string before_mlp = "post_attention_layernorm";
+  std::string after_mlp = "";
+};
+
+// x + norm(attention(norm(x))), then x + norm(mlp(norm(x))).
+class ResidualLayer final : public DecoderLayer {
  public:
-  PreNormLayer(const Weights& weights, const std::string& prefix, const AttentionSpec& attention,
-               const MlpSpec& mlp, double norm_eps);
+  ResidualLayer(const Weights& weights, const std::string& prefix, const AttentionSpec& attention,
+                const MlpSpec& mlp, const LayerNorms& norms);
   Task<at::Tensor> forward(at::Tensor hidden, const BatchContext& batch) override;
 
  private:
-  RmsNorm input_norm_, post_attention_norm_;
+  Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
   Attention attention_;
   GatedMlp mlp_;
 };

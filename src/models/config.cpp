@@ -56,4 +56,9 @@ ConfigReader ConfigReader::object(const std::string& key) const {
   return {json_.at(key), where_};
 }
 
+ConfigReader text_config(const ConfigReader& config) {
+  if (!config.has("text_config")) return config;
+  return {config.object("text_config").json(), config.where() + ", text_config"};
+}
+
 }  // namespace gramian

@@ -36,4 +36,7 @@ class ConfigReader {
   std::string where_;
 };
 
+// The settings of a model's text part: the object under "text_config" of a multimodal file, else `config` itself.
+ConfigReader text_config(const ConfigReader& config);
+
 }  // namespace gramian

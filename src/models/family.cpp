@@ -3,14 +3,40 @@
 #include <cmath>
 
 namespace gramian {
+namespace {
 
-DecoderSpec describe_dense(const ConfigReader& config) {
+constexpr const char* kTied = "tie_word_embeddings";
+
+// A multimodal file may declare a tied head at its top or inside, and some declare it at one place only.
+void unite_tied(const ConfigReader& config, const ConfigReader& text, nlohmann::ordered_json& merged) {
+  if (config.has(kTied) || text.has(kTied))
+    merged[kTied] = config.boolean_or(kTied, false) || text.boolean_or(kTied, false);
+}
+
+}  // namespace
+
+DecoderSpec Family::describe(const ConfigReader& config) const {
+  const ConfigReader text = text_config(config);
+  nlohmann::ordered_json merged = nlohmann::ordered_json::parse(defaults);
+  // A nested configuration holds only what differs from its class; a model's own holds all of its sizes.
+  if (!config.has("text_config")) {
+    for (const char* size :
+         {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"})
+      merged.erase(size);
+  }
+  merged.update(text.json());
+  unite_tied(config, text, merged);
+  return read({merged, text.where()});
+}
+
+DecoderSpec describe_sizes(const ConfigReader& config) {
   DecoderSpec spec;
   spec.hidden = config.integer("hidden_size");
   spec.vocab = config.integer("vocab_size");
-  spec.norm_eps = config.number_or("rms_norm_eps", 1e-6);
-  if (spec.norm_eps < 0) config.fail("rms_norm_eps", "must not be negative");
+  spec.norms.spec.eps = config.number_or("rms_norm_eps", 1e-6);
+  if (spec.norms.spec.eps < 0) config.fail("rms_norm_eps", "must not be negative");
   spec.tied = config.boolean_or("tie_word_embeddings", false);
+  spec.mtp_layers = config.integer_or("num_nextn_predict_layers", 0, 0, 1 << 16);
 
   AttentionSpec attention;
   attention.hidden = spec.hidden;
@@ -27,10 +53,61 @@ DecoderSpec describe_dense(const ConfigReader& config) {
   attention.head_dim = config.integer_or("head_dim", spec.hidden / attention.heads);
   attention.scale = 1.0 / std::sqrt(static_cast<double>(attention.head_dim));
   spec.attention.assign(static_cast<size_t>(config.integer("num_hidden_layers", 1, 1 << 16)), attention);
-
-  spec.ropes = {read_rope(config, attention.head_dim)};
-  spec.mlp = {spec.hidden, config.integer("intermediate_size"), read_activation(config), false};
+  spec.mlp.hidden = spec.hidden;
+  spec.mlp.intermediate = config.integer("intermediate_size");
   return spec;
+}
+
+DecoderSpec describe_dense(const ConfigReader& config) {
+  DecoderSpec spec = describe_sizes(config);
+  spec.ropes = {read_rope(config, spec.attention[0].head_dim)};
+  spec.mlp.activation = read_activation(config);
+  return spec;
+}
+
+std::vector<bool> read_sliding_layers(const ConfigReader& config, int64_t layers,
+                                      const std::function<bool(int64_t)>& otherwise) {
+  std::vector<bool> sliding;
+  if (!config.has("layer_types")) {
+    for (int64_t i = 0; i < layers; ++i) sliding.push_back(otherwise(i));
+    return sliding;
+  }
+  const auto& types = config.json().at("layer_types");
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != layers)
+    config.fail("layer_types", "must name the kind of every layer");
+  for (const auto& type : types) {
+    if (!type.is_string()) config.fail("layer_types", "must name the kind of every layer");
+    sliding.push_back(type == "sliding_attention");
+    if (type != "sliding_attention" && type != "full_attention") {
+      throw Error(ErrorKind::unsupported, config.where(), str("layer type '", type.get<std::string>(), "'"),
+                  "known: full_attention, sliding_attention");
+    }
+  }
+  return sliding;
+}
+
+void read_attention_bias(const ConfigReader& config, DecoderSpec& spec) {
+  const bool bias = config.boolean_or("attention_bias", false);
+  for (AttentionSpec& attention : spec.attention) attention.qkv_bias = attention.o_bias = bias;
+}
+
+double read_softcap(const ConfigReader& config, const std::string& key) {
+  if (!config.has(key)) return 0;
+  const double softcap = config.number(key);
+  if (!(softcap > 0)) config.fail(key, "must be positive");
+  return softcap;
+}
+
+void read_qwen_windows(const ConfigReader& config, DecoderSpec& spec) {
+  // A null sliding_window stands for none, a missing one for the default.
+  const bool none = config.json().contains("sliding_window") && !config.has("sliding_window");
+  if (none || !config.boolean_or("use_sliding_window", false)) return;
+  const int64_t full = config.integer_or("max_window_layers", 28, 0);
+  const std::vector<bool> sliding =
+      read_sliding_layers(config, spec.layers(), [&](int64_t layer) { return layer >= full; });
+  for (size_t i = 0; i < sliding.size(); ++i) {
+    if (sliding[i]) spec.attention[i].window = config.integer_or("sliding_window", 4096);
+  }
 }
 
 void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
@@ -46,10 +123,10 @@ void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
   }
 }
 
-std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights,
+std::unique_ptr<DecoderLayer> residual_layer(const DecoderSpec& spec, const Weights& weights,
                                              const std::string& prefix, int64_t index) {
-  return std::make_unique<PreNormLayer>(weights, prefix, spec.attention[static_cast<size_t>(index)], spec.mlp,
-                                        spec.norm_eps);
+  return std::make_unique<ResidualLayer>(weights, prefix, spec.attention[static_cast<size_t>(index)],
+                                         spec.mlp, spec.norms);
 }
 
 ModuleTree dense_modules() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +16,11 @@ namespace gramian {
 struct DecoderSpec {
   int64_t hidden = 0;
   int64_t vocab = 0;
-  double norm_eps = 1e-6;
   bool tied = false;                     // the head is the embedding
+  int64_t mtp_layers = 0;                // stored behind the last layer for multi-token prediction; not run
+  double embedding_scale = 1.0;          // of the embedding's rows, rounded to the model's dtype first
+  double logit_softcap = 0;              // logits become softcap · tanh(logit / softcap); 0: none
+  LayerNorms norms;                      // their spec is the final norm's too
   std::vector<RopeSpec> ropes;           // rotary kinds, which the layers' attention chooses from
   std::vector<AttentionSpec> attention;  // one per layer
   MlpSpec mlp;
@@ -30,23 +34,43 @@ using ModuleTree = std::vector<std::vector<std::string>>;
 struct Family {
   std::string model_type;    // config.json's "model_type"
   std::string architecture;  // config.json's "architectures"
-  DecoderSpec (*describe)(const ConfigReader& config);
+  // A JSON object: what the configuration class of transformers 5.23 takes for a missing key. A null in a file is not
+  // missing.
+  const char* defaults;
+  DecoderSpec (*read)(const ConfigReader& config);
   std::unique_ptr<DecoderLayer> (*layer)(const DecoderSpec& spec, const Weights& weights,
                                          const std::string& prefix, int64_t index);
   ModuleTree modules;
+  std::vector<std::string> other_types = {};  // further values of "model_type"
+
+  // The spec that a config.json gives, its text_config if it has one.
+  DecoderSpec describe(const ConfigReader& config) const;
 };
 
-// The family of a config.json, by model_type, else by architecture. Throws unsupported listing the known types.
+// The family of a config.json, by model_type, else by architecture, of its text_config if it has one. Throws unsupported listing the known types.
 const Family& find_family(const ConfigReader& config);
 std::vector<const Family*> all_families();
 
-// Shared by the dense pre-norm families: hidden sizes, heads, rotary settings and MLP under their usual keys.
+// Shared by the dense families: sizes, heads, norm epsilon and the MLP's shape under their usual keys...
+DecoderSpec describe_sizes(const ConfigReader& config);
+// ...and with them one kind of rotary positions and hidden_act.
 DecoderSpec describe_dense(const ConfigReader& config);
+// Whether each layer has a sliding window: by layer_types, or where it is not given by `otherwise`. Throws unsupported
+// for another kind of layer.
+std::vector<bool> read_sliding_layers(const ConfigReader& config, int64_t layers,
+                                      const std::function<bool(int64_t layer)>& otherwise);
+// attention_bias: of q, k, v and o.
+void read_attention_bias(const ConfigReader& config, DecoderSpec& spec);
+// A softcap under `key`, positive; null is none (0).
+double read_softcap(const ConfigReader& config, const std::string& key);
+// The windows of Qwen: sliding_window where use_sliding_window is set, in layer_types' sliding layers or from
+// max_window_layers on.
+void read_qwen_windows(const ConfigReader& config, DecoderSpec& spec);
 // For families whose reference turns whole heads: partial_rotary_factor counts for nothing under plain rotary
 // positions, and is refused (unsupported) under the scaled kinds, which the reference cannot run with it.
 void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec);
-// One PreNormLayer from the spec.
-std::unique_ptr<DecoderLayer> pre_norm_layer(const DecoderSpec& spec, const Weights& weights,
+// One ResidualLayer from the spec.
+std::unique_ptr<DecoderLayer> residual_layer(const DecoderSpec& spec, const Weights& weights,
                                              const std::string& prefix, int64_t index);
 // {q, k, v}, {o}, {gate, up}, {down}.
 ModuleTree dense_modules();

@@ -1,26 +1,40 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <charconv>
+#include <set>
 
 #include "tensor/ops.h"
 
 namespace gramian {
 namespace {
 
-constexpr char kEmbedding[] = "model.embed_tokens.weight";
-constexpr char kHead[] = "lm_head.weight";
-
 ConfigReader config_of(const Checkpoint& checkpoint) {
   return {checkpoint.config(), (checkpoint.folder() / "config.json").string()};
 }
 
+// The names of a plain file; of a text part in a multimodal one, today and before transformers 4.52. A file without any
+// is told what the plain one holds.
+std::string find_prefix(const Checkpoint& checkpoint) {
+  for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
+    if (checkpoint.contains(str(prefix, "embed_tokens.weight"))) return prefix;
+  }
+  return "model.";
+}
+
+std::string find_head(const Checkpoint& checkpoint) {
+  const std::string older = "language_model.lm_head.weight";
+  return checkpoint.contains(older) ? older : "lm_head.weight";
+}
+
 // Hard case 1: a head that is neither stored nor declared tied is refused, never invented. One that is stored
 // counts, also where config.json says tied: transformers does not tie a head that differs from the embedding.
-bool head_is_embedding(const Checkpoint& checkpoint, const DecoderSpec& spec, bool treat_as_tied) {
-  if (checkpoint.contains(kHead)) return false;
+bool head_is_embedding(const Checkpoint& checkpoint, const std::string& head, const DecoderSpec& spec,
+                       bool treat_as_tied) {
+  if (checkpoint.contains(head)) return false;
   if (spec.tied || treat_as_tied) return true;
   throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
-              str("tensor '", kHead, "' is in no file and config.json does not say tie_word_embeddings"),
+              str("tensor '", head, "' is in no file and config.json does not say tie_word_embeddings"),
               "fetch the missing shard, or pass --treat-as-tied to use the embedding as head");
 }
 
@@ -30,15 +44,31 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& o
     : family_(find_family(config_of(*checkpoint))),
       spec_(family_.describe(config_of(*checkpoint))),
       weights_(checkpoint, options.dtype, options.quantized),
-      embedding_(weights_.tensor(kEmbedding, {spec_.vocab, spec_.hidden})),
-      head_(head_is_embedding(*checkpoint, spec_, options.treat_as_tied)
+      prefix_(find_prefix(*checkpoint)),
+      head_name_(find_head(*checkpoint)),
+      embedding_(weights_.stored(prefix_ + "embed_tokens.weight", {spec_.vocab, spec_.hidden})),
+      head_(head_is_embedding(*checkpoint, head_name_, spec_, options.treat_as_tied)
                 ? embedding_
-                : weights_.tensor(kHead, {spec_.vocab, spec_.hidden})),
-      final_norm_(load_rms_norm(weights_, "model.norm.weight", spec_.hidden, spec_.norm_eps)) {}
+                : weights_.stored(head_name_, {spec_.vocab, spec_.hidden})),
+      final_norm_(load_norm(weights_, prefix_ + "norm.weight", spec_.hidden, spec_.norms.spec)) {}
 
-bool Model::tied_on_request() const { return !spec_.tied && !checkpoint().contains(kHead); }
+bool Model::tied_on_request() const { return !spec_.tied && !checkpoint().contains(head_name_); }
 
-std::string Model::layer_prefix(int64_t index) const { return str("model.layers.", index, "."); }
+std::string Model::layer_prefix(int64_t index) const { return str(prefix_, "layers.", index, "."); }
+
+int64_t Model::surplus_layers() const {
+  const std::string start = prefix_ + "layers.";
+  std::set<int64_t> surplus;
+  const auto& tensors = checkpoint().tensors();
+  for (auto it = tensors.lower_bound(start); it != tensors.end() && it->first.starts_with(start); ++it) {
+    int64_t index = -1;
+    const char* const end = it->first.data() + it->first.size();
+    const auto [rest, error] = std::from_chars(it->first.data() + start.size(), end, index);
+    if (error == std::errc() && rest != end && *rest == '.' && index >= spec_.layers() + spec_.mtp_layers)
+      surplus.insert(index);
+  }
+  return static_cast<int64_t>(surplus.size());
+}
 
 ModuleTree Model::module_names(int64_t index) const {
   ModuleTree names = family_.modules;
@@ -104,7 +134,11 @@ BatchContext Model::context(const std::vector<TokenRow>& rows) const {
   return make_batch_context(lengths, spec_.ropes);
 }
 
-at::Tensor Model::embed(const at::Tensor& ids) const { return embedding_.index_select(0, ids); }
+at::Tensor Model::embed(const at::Tensor& ids) const {
+  const at::Tensor rows = embedding_.index_select(0, ids).to(dtype());
+  if (spec_.embedding_scale == 1.0) return rows;
+  return rows.mul(tensor::full({1}, spec_.embedding_scale, dtype()));
+}
 
 std::unique_ptr<DecoderLayer> Model::load_layer(int64_t index) const {
   return family_.layer(spec_, weights_, layer_prefix(index), index);
@@ -116,8 +150,10 @@ at::Tensor Model::logits(const at::Tensor& normed) const {
   at::Tensor out = tensor::empty({normed.size(0), spec_.vocab}, at::kFloat);
   for (int64_t begin = 0; begin < spec_.vocab; begin += kChunk) {
     const int64_t count = std::min(kChunk, spec_.vocab - begin);
-    const at::Tensor part = head_.narrow(0, begin, count).to(at::kFloat);
-    out.narrow(1, begin, count).copy_(wide.matmul(part.t()));
+    const at::Tensor part = head_.narrow(0, begin, count).to(dtype()).to(at::kFloat);
+    at::Tensor logits = wide.matmul(part.t());
+    if (spec_.logit_softcap > 0) logits.div_(spec_.logit_softcap).tanh_().mul_(spec_.logit_softcap);
+    out.narrow(1, begin, count).copy_(logits);
   }
   return out;
 }

@@ -32,8 +32,13 @@ class Model {
   // Whether the head is the embedding by ModelOptions::treat_as_tied alone; false when config.json says so, or a head exists.
   bool tied_on_request() const;
 
+  // What the names of the decoder's tensors begin with: "model.", or the prefix of a text part in a multimodal file.
+  const std::string& prefix() const noexcept { return prefix_; }
   // Name of a decoder layer's modules up to their own part: "model.layers.3.".
   std::string layer_prefix(int64_t index) const;
+  // Stored decoder layers that nothing runs or quantizes: beyond num_hidden_layers and the layers that config.json
+  // declares for multi-token prediction.
+  int64_t surplus_layers() const;
   // Full names of the linear layers of layer `index`, grouped by shared input, in the order of the forward's pauses.
   ModuleTree module_names(int64_t index) const;
 
@@ -45,21 +50,24 @@ class Model {
   at::Tensor pack_rows(const std::vector<TokenRow>& rows) const;
   BatchContext context(const std::vector<TokenRow>& rows) const;
 
-  // ids [tokens] -> [tokens, hidden].
+  // ids [tokens] -> [tokens, hidden], scaled as the family does.
   at::Tensor embed(const at::Tensor& ids) const;
   // Materializes one layer.
   std::unique_ptr<DecoderLayer> load_layer(int64_t index) const;
   at::Tensor final_norm(const at::Tensor& hidden) const { return final_norm_(hidden); }
-  // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32 in chunks of the vocabulary.
+  // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32 in chunks of the vocabulary; no more than a chunk of
+  // the head exists in another type than its stored one.
   at::Tensor logits(const at::Tensor& normed) const;
 
  private:
   const Family& family_;
   DecoderSpec spec_;
   Weights weights_;
-  at::Tensor embedding_;  // [vocab, hidden]
-  at::Tensor head_;       // [vocab, hidden]
-  RmsNorm final_norm_;
+  std::string prefix_;
+  std::string head_name_;
+  at::Tensor embedding_;  // [vocab, hidden], as stored
+  at::Tensor head_;       // [vocab, hidden], as stored
+  Norm final_norm_;
 };
 
 // "auto", "float32", "bfloat16", "float16" -> type; auto is bf16 where the CPU multiplies it, else f32. Throws

@@ -14,7 +14,7 @@ Weights Weights::surveying(Survey& survey) const {
   return copy;
 }
 
-at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+at::Tensor Weights::stored(const std::string& name, const std::vector<int64_t>& shape) const {
   try {
     const StoredTensor& stored = checkpoint_->tensor(name, shape);
     if (stored.dtype != DType::f32 && stored.dtype != DType::f16 && stored.dtype != DType::bf16 &&
@@ -24,12 +24,17 @@ at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& 
           str("tensor '", name, "' has type ", dtype_name(stored.dtype), ", expected F32, F16 or BF16"),
           "use the unquantized checkpoint");
     }
-    return survey_ == nullptr ? stored.to_tensor().to(dtype_) : at::Tensor();
+    return survey_ == nullptr ? stored.to_tensor() : at::Tensor();
   } catch (const Error& error) {
     if (survey_ == nullptr) throw;
     survey_->problems.emplace_back(error.what());
     return {};
   }
+}
+
+at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+  const at::Tensor tensor = stored(name, shape);
+  return tensor.defined() ? tensor.to(dtype_) : tensor;
 }
 
 Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bias) const {

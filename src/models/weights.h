@@ -31,7 +31,10 @@ class Weights {
   // A copy that only checks names and shapes and writes what it meets to `survey`, which must outlive it.
   Weights surveying(Survey& survey) const;
 
-  // The tensor in the model's dtype; zero-copy when it is stored so. Throws corrupt_data for another shape.
+  // The tensor as it is stored, without a copy. Throws corrupt_data for another shape, unsupported for a type other than
+  // F64, F32, F16 or BF16.
+  at::Tensor stored(const std::string& name, const std::vector<int64_t>& shape) const;
+  // The same in the model's dtype; zero-copy when it is stored so.
   at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
   // Module `name` with weight [out, in] and, with `bias`, bias [out].
   Linear linear(const std::string& name, int64_t in, int64_t out, bool bias) const;

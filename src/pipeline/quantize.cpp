@@ -264,10 +264,15 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   StagedDirectory::refuse_occupied(job.output, job.force);
   const Model model(checkpoint,
                     {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
+  if (const int64_t surplus = model.surplus_layers(); surplus > 0) {
+    log.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", model.spec().layers(),
+                 ") stay as they are: if the model has them, config.json is wrong"));
+  }
   const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
 
   if (!method.needs_hessian && job.calibration)
-    log.warn(str("method ", method.name, " takes no calibration: ", job.calibration->string(), " is not read"));
+    log.warn(
+        str("method ", method.name, " takes no calibration: ", job.calibration->string(), " is not read"));
   const RowSet rows = method.needs_hessian ? calibration_rows(job, model, log) : RowSet{};
   for (const std::string& name : plan.skipped())
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);

@@ -17,6 +17,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
+#include <limits>
+
 #include "base/error.h"
 
 namespace gramian::tensor {
@@ -88,17 +90,44 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
 at::Tensor silu(const at::Tensor& x) { return at::silu(x); }
 at::Tensor gelu(const at::Tensor& x, bool tanh_form) { return at::gelu(x, tanh_form ? "tanh" : "none"); }
 
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                            int64_t window) {
-  const int64_t length = q.size(2);
-  const bool grouped = q.size(1) != k.size(1);
-  if (window <= 0 || window >= length) {
-    return at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, true, scale, grouped);
-  }
+namespace {
+
+// [L, L]: whether key j is visible to query i.
+at::Tensor visible_keys(int64_t length, int64_t window) {
   const at::Tensor position = at::arange(length, at::kLong);
   const at::Tensor distance = position.unsqueeze(1).sub(position.unsqueeze(0));
-  const at::Tensor visible = distance.ge(0).logical_and(distance.lt(window));
-  return at::scaled_dot_product_attention(q, k, v, visible, 0.0, false, scale, grouped);
+  const at::Tensor past = distance.ge(0);
+  return window > 0 ? past.logical_and(distance.lt(window)) : past;
+}
+
+// Fused attention cannot cap its scores. One row and one head of k and v at a time, so that few scores exist at once.
+at::Tensor softcapped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const AttentionRule& rule) {
+  const int64_t length = q.size(2), group = q.size(1) / k.size(1);
+  const at::Tensor hidden = visible_keys(length, rule.window).logical_not();
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  for (int64_t b = 0; b < q.size(0); ++b) {
+    for (int64_t h = 0; h < k.size(1); ++h) {
+      const at::Tensor query = q[b].narrow(0, h * group, group).to(at::kFloat);
+      at::Tensor scores = query.matmul(k[b][h].to(at::kFloat).t()).mul_(rule.scale / rule.softcap);
+      scores.tanh_().mul_(rule.softcap).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+      out[b].narrow(0, h * group, group).copy_(scores.softmax(-1).matmul(v[b][h].to(at::kFloat)));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const AttentionRule& rule) {
+  if (rule.softcap > 0) return softcapped_attention(q, k, v, rule);
+  const bool grouped = q.size(1) != k.size(1);
+  if (rule.window <= 0 || rule.window >= q.size(2)) {
+    return at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, true, rule.scale, grouped);
+  }
+  return at::scaled_dot_product_attention(q, k, v, visible_keys(q.size(2), rule.window), 0.0, false,
+                                          rule.scale, grouped);
 }
 
 std::optional<at::Tensor> cholesky(const at::Tensor& matrix) {

@@ -31,10 +31,14 @@ at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim);
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
 at::Tensor silu(const at::Tensor& x);
 at::Tensor gelu(const at::Tensor& x, bool tanh_form);
-// q [B, heads, L, d], k and v [B, kv_heads, L, d]; key j is visible to query i when j <= i and, with window > 0,
-// j > i - window. heads % kv_heads == 0.
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                            int64_t window);
+struct AttentionRule {
+  double scale = 1.0;  // of q·k
+  int64_t window = 0;  // key j is visible to query i when j <= i and, with window > 0, j > i - window
+  double softcap = 0;  // with softcap > 0 scores become softcap · tanh(score / softcap)
+};
+// q [B, heads, L, d], k and v [B, kv_heads, L, d], heads % kv_heads == 0 -> [B, heads, L, d].
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const AttentionRule& rule);
 
 // Lower Cholesky factor, or nothing when `matrix` [n, n] is not positive definite.
 std::optional<at::Tensor> cholesky(const at::Tensor& matrix);

@@ -16,16 +16,32 @@ using testing_support::random_normal;
 using testing_support::random_rows;
 using testing_support::TinyModel;
 
-TEST(RmsNorm, DividesByTheRootMeanSquare) {
+TEST(Norm, DividesByTheRootMeanSquare) {
   const at::Tensor weight = random_normal({8}, 1);
   const at::Tensor x = random_normal({5, 8}, 2).mul(3);
   const at::Tensor wide = x.to(at::kDouble);
   const at::Tensor expected =
       wide.div(wide.square().mean(-1, true).add(0.1).sqrt()).mul(weight.to(at::kDouble));
-  EXPECT_LT(max_difference(RmsNorm{weight, 0.1}(x), expected), 1e-6);
-  const at::Tensor half = RmsNorm{weight, 0.1}(x.to(at::kBFloat16));
+  EXPECT_LT(max_difference(Norm{weight, {.eps = 0.1}}(x), expected), 1e-6);
+  const at::Tensor half = Norm{weight, {.eps = 0.1}}(x.to(at::kBFloat16));
   EXPECT_EQ(half.scalar_type(), at::kBFloat16);
   EXPECT_LT(max_difference(half, expected), 0.05);
+}
+
+// (1 + weight) meets the quotient in f32; rounding before that would give other bits.
+TEST(Norm, OffsetWeightsAreRoundedOnce) {
+  const at::Tensor weight = random_normal({64}, 1).mul(0.3);
+  const at::Tensor x = random_normal({50, 64}, 2).mul(3).to(at::kBFloat16);
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor quotient = wide.mul(wide.square().mean(-1, true).add(0.1).rsqrt());
+  const at::Tensor found = Norm{weight, {.kind = NormKind::rms_offset, .eps = 0.1}}(x);
+  EXPECT_TRUE(found.equal(quotient.mul(weight.add(1)).to(at::kBFloat16)));
+  EXPECT_FALSE(found.equal(quotient.to(at::kBFloat16).mul(weight.add(1).to(at::kBFloat16))));
+}
+
+TEST(Norm, WithoutAWeightItDoesNothing) {
+  const at::Tensor x = random_normal({3, 8}, 2);
+  EXPECT_TRUE(Norm{}(x).equal(x));
 }
 
 TEST(Activation, NamesOfOtherLibraries) {
@@ -75,7 +91,7 @@ at::Tensor naive_layer(const TinyModel& tiny, const at::Tensor& hidden, int64_t 
   return middle.add(product.matmul(weight("mlp.down_proj").t()));
 }
 
-TEST(PreNormLayer, EqualsTheFormula) {
+TEST(ResidualLayer, EqualsTheFormula) {
   TinyModel tiny({.layers = 1});
   const Model model = tiny.open();
   const auto rows = random_rows({11}, 50);
@@ -97,7 +113,7 @@ TEST(Attention, TurnsByTheKindThatTheLayerNames) {
   const auto output = [&](std::optional<size_t> kind, const std::vector<RopeSpec>& ropes) {
     AttentionSpec spec = model.spec().attention[0];
     spec.rope = kind;
-    PreNormLayer layer(weights, "model.layers.0.", spec, model.spec().mlp, 1e-6);
+    ResidualLayer layer(weights, "model.layers.0.", spec, model.spec().mlp, model.spec().norms);
     const BatchContext context = make_batch_context({7, 3}, ropes);
     return run(layer.forward(hidden, context));
   };
@@ -106,7 +122,7 @@ TEST(Attention, TurnsByTheKindThatTheLayerNames) {
   EXPECT_TRUE(output(std::nullopt, {}).equal(output(0, {still})));
 }
 
-TEST(PreNormLayer, PausesAsTheModuleTreeSays) {
+TEST(ResidualLayer, PausesAsTheModuleTreeSays) {
   TinyModel tiny;
   const Model model = tiny.open();
   const auto rows = random_rows({3}, 50);

@@ -87,7 +87,7 @@ TEST_F(DescribeTest, DefaultsOfTheDenseFamilies) {
   EXPECT_FALSE(spec.attention[0].o_bias);
   EXPECT_FALSE(spec.tied);
   EXPECT_EQ(spec.mlp.activation, Activation::silu);
-  EXPECT_EQ(spec.norm_eps, 1e-6);
+  EXPECT_EQ(spec.norms.spec.eps, 1e-6);
   EXPECT_EQ(spec.ropes[0].theta, 10000);
 }
 

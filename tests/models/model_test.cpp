@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <optional>
 #include <string>
 
+#include "support/sealed_tensor.h"
 #include "support/tiny_model.h"
 
 namespace gramian {
@@ -103,6 +106,44 @@ TEST(Model, LogitsAreTakenInChunksOfTheVocabulary) {
   const at::Tensor found = model.logits(states);
   EXPECT_EQ(found.scalar_type(), at::kFloat);
   EXPECT_LT(max_difference(found, states.to(at::kDouble).matmul(head.t())), 1e-5);
+}
+
+TEST(Model, CapsItsLogits) {
+  TinyModel tiny;
+  const at::Tensor states = random_normal({3, 32}, 9).mul(4);
+  const at::Tensor plain = tiny.open().logits(states);
+  ASSERT_GT(plain.abs().max().item<double>(), 10);
+  tiny.config["model_type"] = "gemma3_text";
+  tiny.config["final_logit_softcapping"] = 3.0;
+  EXPECT_LT(max_difference(tiny.open().logits(states), plain.div(3).tanh().mul(3)), 1e-5);
+}
+
+TEST(Model, ScalesItsEmbeddingByARoundedFactor) {
+  TinyModel tiny;
+  tiny.config["model_type"] = "gemma";
+  const at::Tensor ids = tensor::arange(50, at::kLong);
+  const at::Tensor stored = tiny.tensors.at("model.embed_tokens.weight");
+  EXPECT_LT(max_difference(tiny.open().embed(ids), stored.mul(std::sqrt(32.0))), 1e-5);
+  // sqrt(32) is 5.65625 in bf16.
+  const at::Tensor rows = stored.to(at::kBFloat16);
+  const at::Tensor found = tiny.open({.dtype = at::kBFloat16}).embed(ids);
+  EXPECT_TRUE(found.equal(rows.to(at::kFloat).mul(5.65625).to(at::kBFloat16)));
+  EXPECT_FALSE(found.equal(rows.mul(std::sqrt(32.0))));
+}
+
+// Neither opening a model nor its hidden states touch the head, also where logits will widen it.
+TEST(Model, OnlyLogitsReadTheHead) {
+  for (const at::ScalarType stored : {at::kFloat, at::kBFloat16}) {
+    TinyModel tiny({.vocab = 4096});
+    at::Tensor& head = tiny.tensors.at("lm_head.weight");
+    head = head.to(stored);
+    const auto checkpoint = std::make_shared<const Checkpoint>(tiny.save());
+    std::optional<testing_support::SealedTensor> sealed(std::in_place, *checkpoint, "lm_head.weight");
+    const Model model(checkpoint, {.dtype = at::kFloat, .treat_as_tied = false, .quantized = {}});
+    const at::Tensor states = testing_support::forward(model, testing_support::random_rows({6}, 4096));
+    sealed.reset();
+    EXPECT_LT(max_difference(model.logits(states), states.matmul(head.to(at::kFloat).t())), 1e-4);
+  }
 }
 
 TEST(Model, PacksRowsAndChecksIds) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "support/sealed_tensor.h"
 #include "support/tiny_model.h"
 
 namespace gramian {
@@ -210,6 +211,19 @@ TEST_F(CalibratorTest, ErrorsComeOut) {
   const Error error =
       testing_support::error_of([&] { calibrator.run_layer(0, *layer, [](const PauseStatistics&) {}); });
   EXPECT_EQ(error.kind(), ErrorKind::numerical);
+}
+
+TEST(Calibrator, NeverReadsTheHead) {
+  TinyModel tiny({.vocab = 4096});
+  const Model model = tiny.open();
+  const testing_support::SealedTensor sealed(model.checkpoint(), "lm_head.weight");
+  Calibrator calibrator(model, random_rows({8, 3}, 4096), {.batch = 2});
+  int pauses = 0;
+  for (int64_t i = 0; i < model.spec().layers(); ++i) {
+    const auto layer = model.load_layer(i);
+    calibrator.run_layer(i, *layer, [&](const PauseStatistics&) { ++pauses; });
+  }
+  EXPECT_EQ(pauses, 8);
 }
 
 }  // namespace

@@ -71,6 +71,28 @@ TEST(Plan, ReplacesEveryLinearAndCopiesTheRest) {
                              [](const PlannedTensor& a, const PlannedTensor& b) { return a.name < b.name; }));
 }
 
+// Vision tensors, multi-token-prediction layers and layers beyond num_hidden_layers are copied byte for byte.
+TEST(Plan, TouchesTheDecoderOfAWrappedModelOnly) {
+  FittingModel tiny;
+  std::map<std::string, at::Tensor> renamed;
+  for (const auto& [name, tensor] : tiny.tensors)
+    renamed[name.starts_with("model.") ? "model.language_model." + name.substr(6) : name] = tensor;
+  const std::vector<std::string> foreign{"model.vision_tower.layers.0.self_attn.q_proj.weight",
+                                         "model.language_model.layers.2.self_attn.q_proj.weight",
+                                         "mtp.layers.0.self_attn.q_proj.weight"};
+  for (const std::string& name : foreign) renamed[name] = random_normal({256, 256}, 3);
+  tiny.tensors = renamed;
+  tiny.config = {{"model_type", "whole"}, {"text_config", tiny.config}};
+  const QuantizePlan plan = make_plan(tiny.open(), 128, false);
+  for (const std::string& name : foreign) {
+    EXPECT_NE(std::find(plan.copied.begin(), plan.copied.end(), name), plan.copied.end()) << name;
+    expect_tensor(plan, name, DType::f32, {256, 256});
+  }
+  expect_tensor(plan, "model.language_model.layers.1.self_attn.q_proj.B", DType::i32, {16, 512});
+  EXPECT_EQ(plan.layers.size(), 2u);
+  EXPECT_EQ(tensor_of(plan, "model.language_model.layers.0.mlp.up_proj.weight"), nullptr);
+}
+
 TEST(Plan, OneScalePerRowHasNoGroupTensor) {
   FittingModel tiny;
   const QuantizePlan plan = make_plan(tiny.open(), -1, false);

@@ -88,19 +88,19 @@ TEST(Ops, GeluHasTwoForms) {
 }
 
 // One query at a time over the keys that it may see, in double.
-at::Tensor naive_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                           int64_t window) {
+at::Tensor naive_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const tensor::AttentionRule& rule) {
   const int64_t repeats = q.size(1) / k.size(1);
   at::Tensor out = tensor::zeros(q.sizes(), at::kDouble);
   for (int64_t b = 0; b < q.size(0); ++b) {
     for (int64_t h = 0; h < q.size(1); ++h) {
       const at::Tensor keys = k[b][h / repeats].to(at::kDouble), values = v[b][h / repeats].to(at::kDouble);
       for (int64_t i = 0; i < q.size(2); ++i) {
-        const int64_t first = window > 0 ? std::max<int64_t>(0, i - window + 1) : 0;
+        const int64_t first = rule.window > 0 ? std::max<int64_t>(0, i - rule.window + 1) : 0;
         const int64_t count = i + 1 - first;
-        const at::Tensor weights =
-            keys.narrow(0, first, count).matmul(q[b][h][i].to(at::kDouble)).mul(scale).softmax(0);
-        out[b][h][i].copy_(weights.matmul(values.narrow(0, first, count)));
+        at::Tensor scores = keys.narrow(0, first, count).matmul(q[b][h][i].to(at::kDouble)).mul(rule.scale);
+        if (rule.softcap > 0) scores = scores.div(rule.softcap).tanh().mul(rule.softcap);
+        out[b][h][i].copy_(scores.softmax(0).matmul(values.narrow(0, first, count)));
       }
     }
   }
@@ -111,12 +111,21 @@ TEST(CausalAttention, EqualsTheFormula) {
   for (const auto& [heads, kv_heads] : {std::pair{4, 4}, std::pair{6, 2}, std::pair{3, 1}}) {
     for (const int64_t length : {1, 2, 9, 40}) {
       for (const int64_t window : {0, 1, 3, 8, 9, 10, 1000}) {
+        const tensor::AttentionRule rule{.scale = 0.4, .window = window};
         const at::Tensor q = noise({2, heads, length, 8}, 1).mul(2),
                          k = noise({2, kv_heads, length, 8}, 2).mul(2),
                          v = noise({2, kv_heads, length, 8}, 3);
-        const at::Tensor found = tensor::causal_attention(q, k, v, 0.4, window);
-        EXPECT_LT(max_difference(found, naive_attention(q, k, v, 0.4, window)), 2e-6)
+        const at::Tensor found = tensor::causal_attention(q, k, v, rule);
+        EXPECT_LT(max_difference(found, naive_attention(q, k, v, rule)), 2e-6)
             << heads << " heads, " << kv_heads << " of keys, length " << length << ", window " << window;
+        const tensor::AttentionRule capped{.scale = 0.4, .window = window, .softcap = 1.5};
+        const at::Tensor found_capped = tensor::causal_attention(q, k, v, capped);
+        EXPECT_LT(max_difference(found_capped, naive_attention(q, k, v, capped)), 2e-6)
+            << heads << " heads, " << kv_heads << " of keys, length " << length << ", window " << window;
+        // Scores of many times the cap: it must count.
+        if (length > 9 && window != 1) {
+          EXPECT_GT(max_difference(found, found_capped), 0.1);
+        }
       }
     }
   }
@@ -126,11 +135,13 @@ TEST(CausalAttention, TakesTransposedViewsAndHalfTypes) {
   // As a model lays them out: [B, L, heads, d] seen as [B, heads, L, d].
   const at::Tensor q = noise({2, 9, 4, 8}, 1).transpose(1, 2), k = noise({2, 9, 2, 8}, 2).transpose(1, 2),
                    v = noise({2, 9, 2, 8}, 3).transpose(1, 2);
-  for (const int64_t window : {0, 3}) {
-    const at::Tensor expected = naive_attention(q, k, v, 0.4, window);
-    EXPECT_LT(max_difference(tensor::causal_attention(q, k, v, 0.4, window), expected), 2e-6);
+  for (const tensor::AttentionRule& rule :
+       {tensor::AttentionRule{.scale = 0.4}, tensor::AttentionRule{.scale = 0.4, .window = 3},
+        tensor::AttentionRule{.scale = 0.4, .window = 3, .softcap = 2}}) {
+    const at::Tensor expected = naive_attention(q, k, v, rule);
+    EXPECT_LT(max_difference(tensor::causal_attention(q, k, v, rule), expected), 2e-6);
     for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
-      const at::Tensor found = tensor::causal_attention(q.to(type), k.to(type), v.to(type), 0.4, window);
+      const at::Tensor found = tensor::causal_attention(q.to(type), k.to(type), v.to(type), rule);
       EXPECT_EQ(found.scalar_type(), type);
       EXPECT_LT(max_difference(found, expected), 0.02);
     }

@@ -4,19 +4,20 @@
 namespace gramian {
 namespace {
 
-DecoderSpec describe(const ConfigReader& config) {
+constexpr char kDefaults[] = R"({
+  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "max_position_embeddings": 2048})";
+
+DecoderSpec read(const ConfigReader& config) {
   DecoderSpec spec = describe_dense(config);
   turn_whole_heads(config, spec);
-  for (AttentionSpec& attention : spec.attention) {
-    attention.qkv_bias = config.boolean_or("attention_bias", false);
-    attention.o_bias = attention.qkv_bias;
-  }
+  read_attention_bias(config, spec);
   spec.mlp.bias = config.boolean_or("mlp_bias", false);
   return spec;
 }
 
 }  // namespace
 
-Family llama() { return {"llama", "LlamaForCausalLM", describe, pre_norm_layer, dense_modules()}; }
+Family llama() { return {"llama", "LlamaForCausalLM", kDefaults, read, residual_layer, dense_modules()}; }
 
 }  // namespace gramian

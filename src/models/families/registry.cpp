@@ -1,12 +1,13 @@
 #include "models/families/registry.h"
 
+#include <algorithm>
+
 namespace gramian {
 namespace {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies{
-      llama(),
-      qwen2(),
+      llama(), mistral(), qwen2(), qwen2_vl(), qwen3(), gemma(), gemma2(), gemma3_text(),
   };
   return kFamilies;
 }
@@ -19,7 +20,8 @@ std::vector<const Family*> all_families() {
   return all;
 }
 
-const Family& find_family(const ConfigReader& config) {
+const Family& find_family(const ConfigReader& file) {
+  const ConfigReader config = text_config(file);
   const std::string type = config.text_or("model_type", "");
   std::string architecture;
   if (config.has("architectures") && config.json().at("architectures").is_array() &&
@@ -28,7 +30,10 @@ const Family& find_family(const ConfigReader& config) {
   }
   std::string known;
   for (const Family& family : families()) {
-    if (family.model_type == type || (type.empty() && family.architecture == architecture)) return family;
+    const auto& others = family.other_types;
+    if (family.model_type == type || std::find(others.begin(), others.end(), type) != others.end() ||
+        (type.empty() && family.architecture == architecture))
+      return family;
     known += (known.empty() ? "" : ", ") + family.model_type;
   }
   if (type.empty() && architecture.empty()) config.fail("model_type", "is missing");

@@ -5,7 +5,13 @@
 
 namespace gramian {
 
+Family gemma();
+Family gemma2();
+Family gemma3_text();
 Family llama();
+Family mistral();
 Family qwen2();
+Family qwen2_vl();
+Family qwen3();
 
 }  // namespace gramian
