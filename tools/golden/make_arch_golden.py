@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden folders for the set `arch`: variants of llama and qwen2 with random weights, run by transformers.
+"""Makes golden folders for the set `arch`: variants of the families with random weights, run by transformers.
 
     python tools/golden/make_arch_golden.py OUT [--only NAME ...] [--seed N] [--list]
 
@@ -30,6 +30,18 @@ LLAMA = {
     "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32",
 }
 QWEN2 = {**LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+MISTRAL = {**LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None}
+QWEN3 = {**LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 16}
+GEMMA = {**LLAMA, "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "head_dim": 16,
+         "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "num_key_value_heads": 1}
+GEMMA2 = {**{key: value for key, value in GEMMA.items() if key != "hidden_act"}, "model_type": "gemma2",
+          "architectures": ["Gemma2ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh", "num_key_value_heads": 2,
+          "query_pre_attn_scalar": 16, "sliding_window": 6}
+GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 3,
+          "sliding_window_pattern": 2}
+# Text parts of multimodal files: `text` is nested under text_config, what stands at the top comes with the vision part.
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8,
+          "patch_size": 4}
 PLAIN_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "rope_scaling": None}
 
 
@@ -150,21 +162,166 @@ def variants():
     add("qwen2-yarn", QWEN2, old_rope("yarn", theta=1000000.0, **YARN), PLAIN_ROPE)
     add("qwen2-dynamic", QWEN2, {"max_position_embeddings": 10, **rope("dynamic", factor=2.0)}, PLAIN_ROPE)
     add("qwen2-linear-window", QWEN2, {"max_window_layers": 0, **window, **rope("linear", factor=2.0)}, PLAIN_ROPE)
+    family_variants(add)
+    wrapped_variants(add)
     return table
 
 
+def without_keys(config, *keys):
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+def family_variants(add):
+    # Mistral.
+    add("mistral-plain", MISTRAL, {})
+    add("mistral-window", MISTRAL, {"sliding_window": 5}, {"sliding_window": None})
+    add("mistral-window-missing", without_keys(MISTRAL, "sliding_window"), {})
+    add("mistral-kv-missing", without_keys(MISTRAL, "num_key_value_heads"), {"num_attention_heads": 8, "hidden_size": 64})
+    add("mistral-head-dim", MISTRAL, {"head_dim": 12, "sliding_window": 3, "tie_word_embeddings": True}, {"sliding_window": None})
+    add("mistral-head-dim-null", MISTRAL, {"head_dim": None})
+    add("mistral-old-yarn", MISTRAL, old_rope("yarn", **YARN), PLAIN_ROPE)
+    add("mistral-biases-ignored", MISTRAL, {"attention_bias": True, "mlp_bias": True})
+    add("mistral-stored-bf16", MISTRAL, {"sliding_window": 5}, {"sliding_window": None}, stored=torch.bfloat16)
+
+    # Qwen 3.
+    add("qwen3-plain", QWEN3, {})
+    add("qwen3-head-dim-missing", without_keys(QWEN3, "head_dim"), {"num_attention_heads": 2, "num_key_value_heads": 1})
+    add("qwen3-kv-missing", without_keys(QWEN3, "num_key_value_heads"), {"num_attention_heads": 32, "head_dim": 4})
+    add("qwen3-attention-bias", QWEN3, {"attention_bias": True, "tie_word_embeddings": True}, {"attention_bias": False})
+    add("qwen3-eps", QWEN3, {"rms_norm_eps": 0.05}, {"rms_norm_eps": 1e-6})
+    window, no_window = {"use_sliding_window": True, "sliding_window": 5}, {"use_sliding_window": False}
+    add("qwen3-window", QWEN3, {"num_hidden_layers": 3, "max_window_layers": 1, **window}, no_window)
+    add("qwen3-window-off", QWEN3, {"max_window_layers": 0, "use_sliding_window": False, "sliding_window": 5})
+    add("qwen3-window-null", QWEN3, {"max_window_layers": 0, "use_sliding_window": True, "sliding_window": None})
+    add("qwen3-layer-types", QWEN3, {"layer_types": ["full_attention", "sliding_attention"], **window},
+        no_window | {"layer_types": ["full_attention"] * 2})
+    add("qwen3-old-yarn", QWEN3, old_rope("yarn", "rope_type", 1000000.0, **YARN), PLAIN_ROPE)
+    add("qwen3-stored-bf16", QWEN3, {}, stored=torch.bfloat16)
+
+    # Gemma.
+    add("gemma-plain", GEMMA, {})
+    add("gemma-first-files", GEMMA, {"hidden_act": "gelu", "hidden_activation": None, "rope_theta": 500.0},
+        {"rope_theta": 10000.0})
+    add("gemma-hidden-activation-ignored", GEMMA, {"hidden_activation": "silu"})
+    add("gemma-silu", GEMMA, {"hidden_act": "silu"}, {"hidden_act": "gelu_pytorch_tanh"})
+    add("gemma-missing-keys", without_keys(GEMMA, "head_dim", "hidden_act", "tie_word_embeddings", "rms_norm_eps"),
+        {"hidden_size": 64, "num_attention_heads": 2})
+    add("gemma-attention-bias", GEMMA, {"attention_bias": True}, {"attention_bias": False})
+    add("gemma-untied", GEMMA, {"tie_word_embeddings": False})
+    add("gemma-linear", GEMMA, rope("linear", factor=4.0), PLAIN_ROPE)
+
+    # Gemma 2.
+    caps = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    add("gemma2-plain", GEMMA2, {})
+    add("gemma2-softcaps", GEMMA2, {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0}, caps)
+    add("gemma2-attention-softcap", GEMMA2, {**caps, "attn_logit_softcapping": 0.7}, caps)
+    add("gemma2-softcaps-null", GEMMA2, caps)
+    add("gemma2-missing-keys",
+        without_keys(GEMMA2, "head_dim", "hidden_activation", "tie_word_embeddings", "query_pre_attn_scalar", "sliding_window",
+                     "num_key_value_heads"), {"num_attention_heads": 8, "hidden_size": 64})
+    add("gemma2-layer-types", GEMMA2, {"num_hidden_layers": 3, "layer_types": ["full_attention"] + ["sliding_attention"] * 2},
+        {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})
+    add("gemma2-pattern-ignored", GEMMA2, {"num_hidden_layers": 3, "sliding_window_pattern": 3})
+    add("gemma2-scalar", GEMMA2, {"query_pre_attn_scalar": 5}, {"query_pre_attn_scalar": 16})
+    add("gemma2-attention-bias", GEMMA2, {"attention_bias": True, "tie_word_embeddings": False}, {"attention_bias": False})
+    add("gemma2-old-theta", GEMMA2, {"rope_theta": 300.0}, {"rope_theta": 10000.0})
+
+    # Gemma 3, text.
+    nested = {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+                                  "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 20000.0}}}
+    plain = {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                 "full_attention": {"rope_type": "default", "rope_theta": 1000000.0}}}
+    add("gemma3_text-plain", GEMMA3, {})
+    add("gemma3_text-nested-rope", GEMMA3, nested, plain)
+    add("gemma3_text-old-rope", GEMMA3, {"rope_local_base_freq": 300.0, "rope_theta": 20000.0,
+                                         "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_local_base_freq": 10000.0, "rope_theta": 1000000.0, "rope_scaling": None})
+    add("gemma3_text-old-type-ignored", GEMMA3, {"rope_scaling": {"type": "linear", "factor": 4.0}})
+    add("gemma3_text-nested-and-scaling", GEMMA3, {**nested, "rope_scaling": {"rope_type": "linear", "factor": 9.0}},
+        {"rope_scaling": None})
+    add("gemma3_text-nested-one", GEMMA3, {"rope_parameters": {"full_attention": {"rope_theta": 500.0}}},
+        {"rope_parameters": {}})
+    add("gemma3_text-nested-null", GEMMA3, {"rope_parameters": {"full_attention": None, "sliding_attention": None}})
+    add("gemma3_text-flat-ignored", GEMMA3, {"rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 20.0}})
+    add("gemma3_text-nested-theta-outside", GEMMA3,
+        {"rope_parameters": {"sliding_attention": {"rope_type": "default"},
+                             "full_attention": {"rope_type": "linear", "factor": 4.0}},
+         "rope_theta": 700.0, "rope_local_base_freq": 90.0}, plain)
+    add("gemma3_text-yarn-long", GEMMA3,
+        {"original_max_position_embeddings": 40, "rope_parameters": {"full_attention": {"rope_type": "yarn", **YARN}}}, plain)
+    add("gemma3_text-partial-ignored", GEMMA3, {"partial_rotary_factor": 0.5})
+    add("gemma3_text-layer-types", GEMMA3, {"layer_types": ["full_attention", "full_attention", "sliding_attention"]},
+        {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]})
+    add("gemma3_text-pattern-missing", without_keys(GEMMA3, "sliding_window_pattern"), {"num_hidden_layers": 7},
+        {"sliding_window_pattern": 2})
+    add("gemma3_text-pattern-one", GEMMA3, {"sliding_window_pattern": 1}, {"sliding_window_pattern": 2})
+    add("gemma3_text-final-softcap", GEMMA3, {"final_logit_softcapping": 2.0}, {"final_logit_softcapping": None})
+    add("gemma3_text-attention-softcap-ignored", GEMMA3, {"attn_logit_softcapping": 0.5})
+    add("gemma3_text-attention-bias", GEMMA3, {"attention_bias": True}, {"attention_bias": False})
+    add("gemma3_text-scalar", GEMMA3, {"query_pre_attn_scalar": 2}, {"query_pre_attn_scalar": 16})
+    add("gemma3_text-missing-keys",
+        without_keys(GEMMA3, "head_dim", "hidden_activation", "tie_word_embeddings", "query_pre_attn_scalar", "sliding_window",
+                     "num_key_value_heads", "rms_norm_eps"), {"num_attention_heads": 8, "hidden_size": 64})
+    add("gemma3_text-untied", GEMMA3, {"tie_word_embeddings": False})
+    add("gemma3_text-stored-bf16", GEMMA3, nested, plain, stored=torch.bfloat16)
+
+
+def wrapped(model_type, architecture, text, vision, **more):
+    return {"architectures": [architecture], "model_type": model_type, "text_config": without_keys(text, "architectures"),
+            "vision_config": vision, "torch_dtype": "float32", **more}
+
+
+def wrapped_variants(add):
+    older = {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+             "model.vision_tower.": "vision_tower.", "model.multi_modal_projector.": "multi_modal_projector."}
+    sparse = without_keys(GEMMA3, "tie_word_embeddings", "hidden_activation", "rms_norm_eps")
+    gemma3 = wrapped("gemma3", "Gemma3ForConditionalGeneration", sparse, {**VISION, "model_type": "siglip_vision_model"},
+                     mm_tokens_per_image=4, image_token_index=159, boi_token_index=158, eoi_token_index=157)
+    add("gemma3-wrapped", gemma3, {})
+    add("gemma3-wrapped-older", gemma3, {}, rename=older)
+    add("gemma3-wrapped-untied", gemma3, {"tie_word_embeddings": False}, rename=older)
+    add("gemma3-wrapped-defaults", wrapped(
+        "gemma3", "Gemma3ForConditionalGeneration",
+        {"model_type": "gemma3_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 160},
+        {**VISION, "model_type": "siglip_vision_model"}, mm_tokens_per_image=4, image_token_index=159, boi_token_index=158,
+        eoi_token_index=157), {})
+    pixtral = {**VISION, "model_type": "pixtral", "head_dim": 8}
+    add("mistral3-wrapped", wrapped("mistral3", "Mistral3ForConditionalGeneration", {**MISTRAL, "sliding_window": 4}, pixtral,
+                                    image_token_index=159, tie_word_embeddings=False), {}, rename=older)
+    add("llava-wrapped", wrapped("llava", "LlavaForConditionalGeneration", without_keys(LLAMA, "tie_word_embeddings"),
+                                 {**VISION, "model_type": "clip_vision_model", "projection_dim": 16},
+                                 image_token_index=159, tie_word_embeddings=False), {}, rename=older)
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32, "patch_size": 2,
+              "window_size": 8, "fullatt_block_indexes": [0]}
+    mrope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "rope_theta": 5000.0}
+    plain = without_keys(QWEN2, "architectures", "rms_norm_eps")
+    tokens = {"vision_start_token_id": 152, "vision_end_token_id": 153, "image_token_id": 155, "video_token_id": 156}
+    flat = {"model.language_model.": "model.", "model.visual.": "visual."}
+    for version, kind in (("2_5", "qwen2_5_vl"), ("2", "qwen2_vl")):
+        extra = vision if version == "2_5" else {
+            "depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 1, "patch_size": 2}
+        architecture = f"Qwen{version}{'_' if '_' in version else ''}VLForConditionalGeneration"
+        add(f"{kind}-wrapped", wrapped(kind, architecture, {**plain, **mrope, "model_type": f"{kind}_text"},
+                                       {**extra, "model_type": f"{kind}_vision" if version == "2_5" else kind}, **tokens), {})
+        add(f"{kind}-flat", {**plain, **mrope, **tokens, "architectures": [architecture], "model_type": kind,
+                             "vision_config": extra}, {}, rename=flat)
+
+
 def random_state(model, seed):
-    """Projections of unit gain, norms around one, embeddings of unit size: logits of deviation 2 to 3."""
+    """Projections of unit gain, norms around one, embeddings of unit size after scaling: logits of deviation 2 to 3."""
     generator = torch.Generator().manual_seed(seed)
+    text = model.config.get_text_config()
+    # Gemma adds one to the weights of its norms and scales its embedding.
+    gemma = text.model_type.startswith("gemma")
     state = {}
     for name, tensor in model.state_dict().items():
         noise = torch.randn(tensor.shape, generator=generator)
-        if name.endswith("bias"):
+        if name.endswith("bias") or tensor.dim() < 2 and "norm" not in name:
             state[name] = 0.2 * noise
         elif "norm" in name:
-            state[name] = 1 + 0.2 * noise
+            state[name] = (0 if gemma else 1) + 0.2 * noise
         elif "embed" in name:
-            state[name] = noise
+            state[name] = noise / (text.hidden_size ** 0.5 if gemma else 1)
         else:
             gain = 2.5 if "lm_head" in name else 1.3
             state[name] = noise * gain / tensor.shape[1] ** 0.5
@@ -192,8 +349,13 @@ def write_weights(folder, state, shards):
                {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))})
 
 
+def model_class(config):
+    return transformers.AutoModelForImageTextToText if "vision_config" in config else transformers.AutoModelForCausalLM
+
+
 def load(folder, dtype=torch.float32):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    model = model_class(config).from_pretrained(folder, dtype=dtype, attn_implementation="eager")
     return model.eval()
 
 
@@ -219,7 +381,8 @@ def forward(model, ids):
             found[name] = (value[0] if isinstance(value, tuple) else value).clone()
         return hook
 
-    layers = model.model.layers
+    text = getattr(model.model, "language_model", model.model)
+    layers = text.layers
     hooks.append(layers[0].register_forward_hook(
         lambda _m, args, kwargs, _o: found.update({"hidden.0": (args[0] if args else kwargs["hidden_states"]).clone()}),
         with_kwargs=True))
@@ -227,7 +390,7 @@ def forward(model, ids):
         hooks.append(layer.register_forward_hook(keep(f"hidden.{i + 1}", lambda _i, output: output)))
         hooks.append(layer.self_attn.register_forward_hook(keep(f"mixer_out.{i}", lambda _i, output: output)))
         hooks.append(layer.mlp.register_forward_hook(keep(f"mlp_out.{i}", lambda _i, output: output)))
-    hooks.append(model.model.norm.register_forward_hook(keep("final_norm", lambda _i, output: output)))
+    hooks.append(text.norm.register_forward_hook(keep("final_norm", lambda _i, output: output)))
     found["logits"] = model(input_ids=ids, use_cache=False).logits
     for hook in hooks:
         hook.remove()
@@ -247,18 +410,23 @@ def noise_on_logits(folder, ids, logits, seed):
 def make(folder, config, without, options, seed):
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
-    state = random_state(transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.from_pretrained(folder)), seed)
-    if config["tie_word_embeddings"]:
+    model = model_class(config).from_config(transformers.AutoConfig.from_pretrained(folder))
+    state = random_state(model, seed)
+    if model.config.tie_word_embeddings:
         head = state.pop("lm_head.weight")
         # The embedding is the head: its size sets the size of the logits.
-        state["model.embed_tokens.weight"] = head
+        state[next(name for name in state if name.endswith("embed_tokens.weight"))] = head
         if "store_head" in options:
             state["lm_head.weight"] = head if options["store_head"] == "equal" else head.flip(0)
+    for start, stored in options.get("rename", {}).items():
+        state = {stored + name.removeprefix(start) if name.startswith(start) else name: tensor
+                 for name, tensor in state.items()}
     state = {name: tensor.to(options.get("stored", torch.float32)) for name, tensor in state.items()}
     write_weights(folder, {name: tensor.clone() for name, tensor in state.items()}, options.get("shards", 1))
 
-    ids = torch.randint(3, config["vocab_size"], (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
+    # Below the ids that stand for images.
+    words = model.config.get_text_config().vocab_size - (10 if "vision_config" in config else 0)
+    ids = torch.randint(3, words, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
     found = forward(load(folder), ids)
     logits = found["logits"]
     save_file({"input_ids": ids, **found}, folder / "golden.safetensors")
