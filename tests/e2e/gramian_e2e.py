@@ -120,20 +120,37 @@ LAYER_MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "se
                  "mlp.up_proj", "mlp.down_proj")
 _made = {}
 
+# family -> (class name, settings beside those of a Llama, norms of a layer on the hidden state, norms of a head)
+_SANDWICH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_PRE = _SANDWICH[:2]
+FAMILIES = {
+    "llama": ("LlamaForCausalLM", {}, _PRE, ()),
+    "mistral": ("MistralForCausalLM", {"sliding_window": 12}, _PRE, ()),
+    "qwen2": ("Qwen2ForCausalLM", {}, _PRE, ()),
+    "qwen3": ("Qwen3ForCausalLM", {}, _PRE, ("q_norm", "k_norm")),
+    "gemma": ("GemmaForCausalLM", {"hidden_act": "gelu_pytorch_tanh"}, _PRE, ()),
+    "gemma2": ("Gemma2ForCausalLM", {"sliding_window": 12, "query_pre_attn_scalar": 64}, _SANDWICH, ()),
+    "gemma3_text": ("Gemma3ForCausalLM", {"sliding_window": 12, "sliding_window_pattern": 2, "query_pre_attn_scalar": 64,
+                                          "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+                    _SANDWICH, ("q_norm", "k_norm")),
+}
+
 
 class TinyModel:
-    """A random Llama (or Qwen2: biases on q, k and v). Every linear has a group-128 and a whole-row form by default."""
+    """A random model of one of FAMILIES (Qwen2: biases on q, k and v). Every linear has a group-128 and a whole-row form by
+    default."""
 
     def __init__(self, hidden=128, head_dim=64, heads=2, kv_heads=1, intermediate=256, layers=2, vocab=300, tied=True,
                  family="llama", seed=1):
         self.shape = dict(hidden=hidden, head_dim=head_dim, heads=heads, kv_heads=kv_heads, intermediate=intermediate,
                           layers=layers, vocab=vocab, tied=tied, family=family, seed=seed)
         self.config = {
-            "architectures": ["LlamaForCausalLM" if family == "llama" else "Qwen2ForCausalLM"], "model_type": family,
+            "architectures": [FAMILIES[family][0]], "model_type": family,
             "hidden_size": hidden, "head_dim": head_dim, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
             "intermediate_size": intermediate, "num_hidden_layers": layers, "vocab_size": vocab,
             "tie_word_embeddings": tied, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 512,
             "rope_theta": 10000.0, "torch_dtype": "bfloat16", "bos_token_id": 0, "made_by": {"test": [1, 2, {"x": None}]},
+            **FAMILIES[family][1],
         }
         key = tuple(self.shape.values())
         if key not in _made:
@@ -154,17 +171,25 @@ class TinyModel:
 
         def normal(shape, deviation):
             return tensor("BF16", shape, [gauss(0, deviation) for _ in range(math.prod(shape))])
-        tensors = {"model.embed_tokens.weight": normal([s["vocab"], s["hidden"]], 0.5)}
+        # The weights of Gemma's norms are offsets from one, and its embedding is scaled by sqrt(hidden).
+        gemma = s["family"].startswith("gemma")
+
+        def ones(size):
+            return tensor("BF16", [size], [0.0 if gemma else 1.0] * size)
+        size = 0.5 / math.sqrt(s["hidden"]) if gemma else 0.5
+        tensors = {"model.embed_tokens.weight": normal([s["vocab"], s["hidden"]], size)}
         if not s["tied"]:
             tensors["lm_head.weight"] = normal([s["vocab"], s["hidden"]], 0.1)
         for i in range(s["layers"]):
-            for norm in ("input_layernorm", "post_attention_layernorm"):
-                tensors[f"model.layers.{i}.{norm}.weight"] = tensor("BF16", [s["hidden"]], [1.0] * s["hidden"])
+            for norm in FAMILIES[s["family"]][2]:
+                tensors[f"model.layers.{i}.{norm}.weight"] = ones(s["hidden"])
+            for norm in FAMILIES[s["family"]][3]:
+                tensors[f"model.layers.{i}.self_attn.{norm}.weight"] = ones(s["head_dim"])
         for name, (out, width) in self.linears().items():
             tensors[name + ".weight"] = normal([out, width], 1 / math.sqrt(width))
             if s["family"] == "qwen2" and name.rsplit(".", 1)[1] in ("q_proj", "k_proj", "v_proj"):
                 tensors[name + ".bias"] = normal([out], 0.1)
-        tensors["model.norm.weight"] = tensor("BF16", [s["hidden"]], [1.0] * s["hidden"])
+        tensors["model.norm.weight"] = ones(s["hidden"])
         return tensors
 
     def change(self, name, edits):
