@@ -1,22 +1,41 @@
 // Drives all calibration batches through a model, pause by pause: at each pause the statistics of the paused inputs are
-// taken, the modules that read them are solved and replaced, and the batches go on with the replaced weights. Each linear
-// layer is multiplied once per batch for the whole job.
+// taken, the modules that read them are solved and replaced, and the batches go on with the replaced weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "models/model.h"
+#include "tensor/activations.h"
 
 namespace gramian {
+
+// Which weights stand before a module when its statistics are taken.
+enum class Sequential {
+  subset,  // every earlier pause is solved: each statistic sees what the quantized model will compute
+  layer,  // every earlier layer is solved; a layer's statistics are taken with its original weights in one pass
+  none,  // all weights are original: one pass over the unquantized model
+};
+
+// How a batch waits at a pause while the others get there (Sequential::subset). The results are the same bytes.
+enum class Waiting {
+  suspend,  // its tensors stay as they are: each product is made once
+  replay,   // only its layer input stays; it runs again from there to the next pause
+};
 
 struct CalibratorOptions {
   int64_t batch = 8;  // rows per batch
   int lanes = 1;      // batch b runs on lane b mod lanes, one thread per lane
   int threads = 1;    // shared by the lanes
+  Sequential sequential = Sequential::subset;
+  Waiting waiting = Waiting::suspend;
+  // A folder: what a batch holds lies in a file there while no lane works on it. Empty: it stays in memory.
+  std::filesystem::path spill = {};
 };
 
 // What is known of one pause once every batch has reached it.
@@ -32,19 +51,23 @@ class Calibrator {
 
   // Embeds all rows; throws invalid_argument for ids outside the vocabulary.
   Calibrator(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options);
+  ~Calibrator();
 
   // Runs every batch through decoder layer `index`; `solve` is called once per pause, on the calling thread.
   void run_layer(int64_t index, DecoderLayer& layer, const Solver& solve);
 
   int64_t tokens() const noexcept { return tokens_; }
-  // Products of one batch with one linear layer made so far, and how many there would be if each were made once.
+  // Products of one batch with one linear layer made so far. Suspended batches make each once.
   int64_t linear_multiplications() const noexcept { return multiplications_; }
   int64_t batches() const noexcept { return static_cast<int64_t>(hidden_.size()); }
+  const tensor::ActivationStore& activations() const noexcept { return activations_; }
 
  private:
+  class LayerRun;
   void on_lanes(const std::function<void(int lane, size_t batch)>& work);
   const Model& model_;
   CalibratorOptions options_;
+  tensor::ActivationStore activations_;
   std::vector<BatchContext> contexts_;
   std::vector<at::Tensor> hidden_;  // per batch, the input of the next layer
   int64_t tokens_ = 0;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -75,9 +76,13 @@ struct Seen {
   std::vector<std::vector<std::string>> order;
   int64_t multiplications = 0;
   int64_t batches = 0;
+  int64_t peak = 0;
+  int64_t parked = 0;
 };
 
-Seen calibrate(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options) {
+// `products_per_batch`: how often each replaced module is to run for a batch; 0: do not look.
+Seen calibrate(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options,
+               int64_t products_per_batch = 1) {
   Seen seen;
   std::map<std::string, std::atomic<int64_t>> products;
   Calibrator calibrator(model, rows, options);
@@ -99,7 +104,13 @@ Seen calibrate(const Model& model, const std::vector<TokenRow>& rows, const Cali
   seen.multiplications = calibrator.linear_multiplications();
   seen.batches = calibrator.batches();
   // Every module ran once per batch, and with its replacement.
-  for (const auto& [name, count] : products) EXPECT_EQ(count.load(), seen.batches) << name;
+  for (const auto& [name, count] : products) {
+    if (products_per_batch > 0) {
+      EXPECT_EQ(count.load(), products_per_batch * seen.batches) << name;
+    }
+  }
+  seen.peak = calibrator.activations().peak_bytes();
+  seen.parked = calibrator.activations().parked_bytes();
   return seen;
 }
 
@@ -224,6 +235,84 @@ TEST(Calibrator, NeverReadsTheHead) {
     calibrator.run_layer(i, *layer, [&](const PauseStatistics&) { ++pauses; });
   }
   EXPECT_EQ(pauses, 8);
+}
+
+TEST_F(CalibratorTest, EveryWayOfWaitingGivesTheSameBytes) {
+  const testing_support::TemporaryFolder scratch;
+  // Wide enough that tensors fill pages, which is what is counted and put into files.
+  TinyModel wide({.hidden = 128, .intermediate = 192, .heads = 4, .kv_heads = 2, .layers = 2, .vocab = 50});
+  const Model model = wide.open();
+  const Seen suspended = calibrate(model, rows_, {.batch = 2, .lanes = 2, .threads = 2});
+  for (const Waiting waiting : {Waiting::suspend, Waiting::replay}) {
+    for (const bool spill : {false, true}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(waiting) << spill);
+      CalibratorOptions options{.batch = 2, .lanes = 2, .threads = 3, .waiting = waiting};
+      if (spill) options.spill = scratch.path();
+      const Seen seen = calibrate(model, rows_, options, waiting == Waiting::replay ? 0 : 1);
+      EXPECT_EQ(seen.order, suspended.order);
+      for (const auto& [names, hessian] : suspended.hessians)
+        EXPECT_TRUE(seen.hessians.at(names).equal(hessian)) << names[0];
+      EXPECT_EQ(seen.parked > 0, spill);
+      if (waiting == Waiting::suspend) {
+        EXPECT_EQ(seen.multiplications, suspended.multiplications);
+      } else {
+        EXPECT_GT(seen.multiplications, suspended.multiplications);
+      }
+      // Fewer bytes in memory at one time than with everything suspended.
+      if (waiting == Waiting::replay || spill) {
+        EXPECT_LT(seen.peak, suspended.peak);
+      }
+    }
+  }
+}
+
+TEST_F(CalibratorTest, LayerAndNoneTakeStatisticsWithOriginalWeights) {
+  const Seen subset = calibrate(model_, rows_, {.batch = 4});
+  const Seen layer = calibrate(model_, rows_, {.batch = 4, .sequential = Sequential::layer}, 0);
+  const Seen none = calibrate(model_, rows_, {.batch = 4, .sequential = Sequential::none}, 0);
+  EXPECT_EQ(layer.order, subset.order);
+  EXPECT_EQ(none.order, subset.order);
+  // The original model's own statistics.
+  std::map<std::vector<std::string>, at::Tensor> original;
+  Calibrator reference(model_, rows_, {.batch = 4});
+  for (int64_t i = 0; i < 2; ++i) {
+    const auto loaded = model_.load_layer(i);
+    reference.run_layer(i, *loaded, [&](const PauseStatistics& statistics) {
+      std::vector<std::string> names;
+      for (const Linear* module : statistics.modules) names.push_back(module->name);
+      original[names] = statistics.hessian;
+    });
+  }
+  for (size_t pause = 0; pause < subset.order.size(); ++pause) {
+    const auto& names = subset.order[pause];
+    EXPECT_TRUE(none.hessians.at(names).equal(original.at(names))) << names[0];
+    // The first layer sees the original input; later ones what the solved layers before them make of it.
+    EXPECT_EQ(layer.hessians.at(names).equal(original.at(names)), pause < 4) << names[0];
+    EXPECT_EQ(subset.hessians.at(names).equal(original.at(names)), pause == 0) << names[0];
+  }
+  EXPECT_EQ(none.multiplications, subset.multiplications);
+  EXPECT_EQ(layer.multiplications, 2 * subset.multiplications);
+}
+
+TEST_F(CalibratorTest, NonFiniteInputsAreNamedByRowAndToken) {
+  // Token 7 stands once, in row 3 at position 0, and its embedding overflows behind the first norm.
+  auto rows = rows_;
+  for (auto& row : rows) {
+    for (int64_t& id : row) id = id == 7 ? 8 : id;
+  }
+  rows[4][5] = 7;
+  tiny_.tensors["model.embed_tokens.weight"][7].fill_(std::numeric_limits<float>::infinity());
+  const Model hot = tiny_.open();
+  for (const int64_t batch : {1, 2, 3, 100}) {
+    Calibrator calibrator(hot, rows, {.batch = batch});
+    const auto layer = hot.load_layer(0);
+    const Error error =
+        testing_support::error_of([&] { calibrator.run_layer(0, *layer, [](const PauseStatistics&) {}); });
+    EXPECT_EQ(error.kind(), ErrorKind::numerical);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("model.layers.0.self_attn.q_proj, calibration row 4, token 5"), std::string::npos)
+        << text;
+  }
 }
 
 }  // namespace
