@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/batch.h"
-#include "models/task.h"
+#include "models/experts.h"
 #include "models/weights.h"
 
 namespace gramian {
@@ -74,10 +74,11 @@ struct MlpSpec {
 };
 
 // down(act(gate(x)) · up(x)) (Shazeer 2020). Pauses: {gate, up}, {down}.
-class GatedMlp {
+class GatedMlp final : public Mlp {
  public:
   GatedMlp(const Weights& weights, const std::string& prefix, const MlpSpec& spec);
-  Task<at::Tensor> forward(at::Tensor x);
+  Task<at::Tensor> forward(at::Tensor x) override;
+  std::vector<std::vector<Linear*>> pauses() override { return {{&gate_, &up_}, {&down_}}; }
 
  private:
   at::Tensor gated(std::vector<at::Tensor> gate_up) const;

@@ -1,9 +1,18 @@
 #include "models/task.h"
 
+#include "models/experts.h"
+
 namespace gramian {
 
 int64_t multiply(Pause& pause) {
   pause.outputs.clear();
+  if (pause.experts != nullptr) {
+    int64_t products = 0;
+    pause.outputs.push_back(run_experts(pause.input, pause.routing, *pause.experts, products));
+    pause.input.reset();
+    pause.routing = {};
+    return products;
+  }
   for (const Linear* module : pause.modules) pause.outputs.push_back(module->op->forward(pause.input));
   pause.input.reset();
   return static_cast<int64_t>(pause.modules.size());

@@ -24,14 +24,25 @@
 
 namespace gramian {
 
-// One input and the linear layers that read it.
+class ExpertBank;  // models/experts.h
+
+// Which experts each token goes to.
+struct Routing {
+  at::Tensor experts;  // i64 [tokens, k]
+  at::Tensor weights;  // [tokens, k]
+};
+
+// One input and who reads it: linear layers, or the experts of a mixture.
 struct Pause {
   at::Tensor input;  // [tokens, in]
   std::vector<Linear*> modules;
+  ExpertBank* experts = nullptr;  // set: no modules; one output, the weighted sum over each token's experts
+  Routing routing;
   std::vector<at::Tensor> outputs;  // one per module, filled before the task goes on
 };
 
-// outputs = input · weightᵀ for every module; the input is released. Returns the number of products made.
+// outputs = input · weightᵀ for every module, or what the experts make of the input; the input is released. Returns the
+// number of products made.
 int64_t multiply(Pause& pause);
 
 class Execution;
@@ -105,7 +116,7 @@ class Execution {
   template <class T>
   friend class Task;
   friend struct task_detail::PromiseBase::FinalAwaiter;
-  friend class LinearsAwaiter;
+  friend class PauseAwaiter;
   Task<at::Tensor> root_;
   std::vector<std::coroutine_handle<>> stack_;  // innermost task last
   Pause* pause_ = nullptr;
@@ -123,28 +134,52 @@ void Task<T>::await_suspend(std::coroutine_handle<Promise> parent) {
   execution->stack_.push_back(handle_);
 }
 
-class LinearsAwaiter {
+// Pauses the task that awaits it.
+class PauseAwaiter {
  public:
-  LinearsAwaiter(at::Tensor input, std::vector<Linear*> modules)
-      : pause_{std::move(input), std::move(modules), {}} {}
+  explicit PauseAwaiter(Pause pause) : pause_(std::move(pause)) {}
   bool await_ready() const noexcept { return false; }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> task) {
     task.promise().execution->pause_ = &pause_;
   }
-  std::vector<at::Tensor> await_resume() {
-    GRAMIAN_CHECK(pause_.outputs.size() == pause_.modules.size(), "a task went on without its products");
+
+ protected:
+  std::vector<at::Tensor> outputs(size_t count) {
+    GRAMIAN_CHECK(pause_.outputs.size() == count, "a task went on without its products");
     return std::move(pause_.outputs);
   }
-
- private:
   Pause pause_;
 };
 
-// co_await linears(x, a, b...) -> {x·aᵀ, x·bᵀ, ...}: the only place where a forward pauses.
+class LinearsAwaiter : public PauseAwaiter {
+ public:
+  using PauseAwaiter::PauseAwaiter;
+  std::vector<at::Tensor> await_resume() { return outputs(pause_.modules.size()); }
+};
+
+class ExpertsAwaiter : public PauseAwaiter {
+ public:
+  using PauseAwaiter::PauseAwaiter;
+  at::Tensor await_resume() { return std::move(outputs(1)[0]); }
+};
+
+// co_await linears(x, a, b...) -> {x·aᵀ, x·bᵀ, ...}. This and experts() are the only places where a forward pauses.
 template <class... Modules>
 LinearsAwaiter linears(at::Tensor input, Modules&... modules) {
-  return LinearsAwaiter(std::move(input), std::vector<Linear*>{&modules...});
+  Pause pause;
+  pause.input = std::move(input);
+  pause.modules = {&modules...};
+  return LinearsAwaiter(std::move(pause));
+}
+
+// co_await experts(x, routing, bank) -> Σ over each token's experts of weight · expert(x), [tokens, hidden].
+inline ExpertsAwaiter experts(at::Tensor input, Routing routing, ExpertBank& bank) {
+  Pause pause;
+  pause.input = std::move(input);
+  pause.routing = std::move(routing);
+  pause.experts = &bank;
+  return ExpertsAwaiter(std::move(pause));
 }
 
 }  // namespace gramian

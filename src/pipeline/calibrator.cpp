@@ -1,6 +1,8 @@
 #include "pipeline/calibrator.h"
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -90,53 +92,134 @@ void Calibrator::on_lanes(const std::function<void(int, size_t)>& work) {
   }
 }
 
+namespace {
+
+// Inputs of one pause on their way into its statistics. The first batch that brings rows makes the sums.
+class Collected {
+ public:
+  Collected() = default;
+  explicit Collected(std::vector<Linear*> modules) : modules_(std::move(modules)) {}
+
+  void add(int lane, int lanes, const Pause& pause) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (modules_.empty()) modules_ = pause.modules;
+      GRAMIAN_CHECK(modules_ == pause.modules, "batches paused at different modules");
+      if (!sums_) sums_ = std::make_unique<HessianAccumulator>(pause.input.size(-1), lanes);
+    }
+    sums_->add(lane, pause.input);
+  }
+  bool empty() const { return !sums_; }
+  // Frees the sums.
+  PauseStatistics merge(bool expert) {
+    PauseStatistics statistics{{}, 0, modules_, expert};
+    if (!sums_) return statistics;
+    statistics.tokens = sums_->tokens();
+    statistics.hessian = sums_->merge();
+    sums_.reset();
+    return statistics;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<HessianAccumulator> sums_;
+  std::vector<Linear*> modules_;
+};
+
+// Checks that a layer's pauses are those that its module tree declares, each once.
+class DeclaredPauses {
+ public:
+  explicit DeclaredPauses(ModuleTree tree) : open_(std::move(tree)) {}
+
+  void close(const std::vector<Linear*>& modules) {
+    const auto same = [&](const std::vector<std::string>& names) {
+      return std::equal(names.begin(), names.end(), modules.begin(), modules.end(),
+                        [](const std::string& name, const Linear* module) { return name == module->name; });
+    };
+    const auto found = std::find_if(open_.begin(), open_.end(), same);
+    GRAMIAN_CHECK(found != open_.end(), "the forward paused at ", modules[0]->name,
+                  ", which the module tree does not say");
+    open_.erase(found);
+  }
+  void check_complete() const {
+    GRAMIAN_CHECK(open_.empty(), "the forward never paused at ", open_.empty() ? "" : open_[0][0]);
+  }
+
+ private:
+  ModuleTree open_;
+};
+
+}  // namespace
+
 // All batches on their way through one layer.
 class Calibrator::LayerRun {
  public:
-  LayerRun(Calibrator& calibrator, int64_t index, DecoderLayer& layer)
+  LayerRun(Calibrator& calibrator, int64_t index, DecoderLayer& layer, const Solver& solver)
       : calibrator_(calibrator),
+        options_(calibrator.options_),
         layer_(layer),
-        names_(calibrator.model_.module_names(index)),
+        solver_(solver),
+        declared_(calibrator.model_.module_names(index)),
         executions_(calibrator.hidden_.size()),
         pauses_(calibrator.hidden_.size(), nullptr),
-        products_(static_cast<size_t>(calibrator.options_.lanes), 0),
-        statistics_(names_.size()),
-        modules_(names_.size()) {}
+        products_(static_cast<size_t>(options_.lanes), 0) {}
 
   // Pause by pause: all batches reach it, it is solved, all go on with the solved weights.
-  void by_pause(const Solver& solve) {
-    for (size_t step = 0; step < names_.size(); ++step) {
+  void by_pause() {
+    for (size_t step = 0; step == 0 || !ended(); ++step) {
+      Collected collected;
       calibrator_.on_lanes([&](int lane, size_t batch) {
         reach(lane, batch, step);
-        take(lane, batch, step);
-        if (calibrator_.options_.waiting == Waiting::replay) executions_[batch].reset();
+        const Pause* pause = pauses_[batch];
+        if (pause == nullptr) return end(batch);
+        if (pause->experts != nullptr) return;
+        take(lane, batch, *pause, collected);
+        // Experts are not run twice: behind them batches wait as they are.
+        if (options_.waiting == Waiting::replay && !met_experts_) executions_[batch].reset();
       });
-      solve_step(step, solve);
+      if (!collected.empty()) {
+        solve(collected, false);
+      } else if (!ended()) {
+        met_experts_ = true;
+        run_experts(false);
+      }
     }
-    calibrator_.on_lanes([&](int lane, size_t batch) {
-      reach(lane, batch, names_.size());
-      end(batch);
-    });
+    declared_.check_complete();
   }
 
   // One pass with the original weights takes the statistics of every pause. `again`: another one with the solved weights
   // makes the layer's output; otherwise the first one's is kept.
-  void by_layer(const Solver& solve, bool again) {
-    calibrator_.on_lanes([&](int lane, size_t batch) {
-      start(batch);
-      for (size_t step = 0; step < names_.size(); ++step) {
-        advance(lane, batch);
-        take(lane, batch, step);
-      }
-      advance(lane, batch);
-      if (!again) calibrator_.hidden_[batch] = executions_[batch]->result();
-      executions_[batch].reset();
-    });
-    for (size_t step = 0; step < names_.size(); ++step) solve_step(step, solve);
+  void by_layer(bool again) {
+    std::deque<Collected> collected;
+    std::vector<size_t> steps(executions_.size(), 0);
+    std::mutex grow;
+    const std::vector<at::Tensor> inputs = again ? calibrator_.hidden_ : std::vector<at::Tensor>();
+    do {
+      calibrator_.on_lanes([&](int lane, size_t batch) {
+        if (!executions_[batch]) start(batch);
+        for (advance(lane, batch); pauses_[batch] != nullptr; advance(lane, batch)) {
+          if (pauses_[batch]->experts != nullptr) return;
+          const size_t step = steps[batch]++;
+          Collected* at = nullptr;
+          {
+            const std::lock_guard lock(grow);
+            while (collected.size() <= step) collected.emplace_back();
+            at = &collected[step];
+          }
+          take(lane, batch, *pauses_[batch], *at);
+        }
+        end(batch);
+      });
+      if (!ended()) run_experts(again);
+    } while (!ended());
+    for (Collected& pause : collected) solve(pause, false);
+    declared_.check_complete();
     if (!again) return;
+    calibrator_.hidden_ = inputs;
     calibrator_.on_lanes([&](int lane, size_t batch) {
       start(batch);
-      for (size_t step = 0; step <= names_.size(); ++step) advance(lane, batch);
+      for (advance(lane, batch); pauses_[batch] != nullptr; advance(lane, batch)) {
+      }
       end(batch);
     });
   }
@@ -148,17 +231,25 @@ class Calibrator::LayerRun {
   }
 
  private:
+  using Executions = std::vector<std::unique_ptr<Execution>>;
+  tensor::ActivationStore::Scope scope(size_t batch) { return {calibrator_.activations_, batch}; }
+
+  // All batches end at the same point.
+  bool ended() const { return !executions_[0] && met_end_; }
+
   void start(size_t batch) {
+    const auto owner = scope(batch);
     pauses_[batch] = nullptr;
-    executions_[batch] =
-        std::make_unique<Execution>(layer_.forward(calibrator_.hidden_[batch], calibrator_.contexts_[batch]));
+    executions_[batch] = std::make_unique<Execution>(
+        layer_.forward(calibrator_.hidden_[batch], calibrator_.contexts_[batch]));
   }
 
   // Fills the products of the pause the batch stands at, and runs to the next one.
   void advance(int lane, size_t batch) {
     // Statistics are taken outside: their sums belong to no batch.
-    const tensor::ActivationStore::Scope scope(calibrator_.activations_, batch);
-    if (pauses_[batch] != nullptr) products_[static_cast<size_t>(lane)] += multiply(*pauses_[batch]);
+    const auto owner = scope(batch);
+    if (pauses_[batch] != nullptr && pauses_[batch]->outputs.empty())
+      products_[static_cast<size_t>(lane)] += multiply(*pauses_[batch]);
     pauses_[batch] = executions_[batch]->advance();
   }
 
@@ -167,79 +258,130 @@ class Calibrator::LayerRun {
     const size_t from = executions_[batch] ? step : 0;
     if (!executions_[batch]) start(batch);
     // A suspended batch needs its layer input no more than its frame does.
-    if (calibrator_.options_.waiting == Waiting::suspend) calibrator_.hidden_[batch].reset();
+    if (options_.waiting == Waiting::suspend) calibrator_.hidden_[batch].reset();
     for (size_t i = from; i <= step; ++i) advance(lane, batch);
   }
 
   void end(size_t batch) {
     calibrator_.hidden_[batch] = executions_[batch]->result();
     executions_[batch].reset();
+    met_end_ = true;
   }
 
-  void take(int lane, size_t batch, size_t step) {
-    const Pause* pause = pauses_[batch];
-    GRAMIAN_CHECK(pause != nullptr, "a layer ended before its pause ", step, ", ", names_[step][0]);
-    HessianAccumulator* statistics = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!statistics_[step]) {
-        statistics_[step] =
-            std::make_unique<HessianAccumulator>(pause->input.size(-1), calibrator_.options_.lanes);
-        modules_[step] = pause->modules;
-        check_names(step);
-      }
-      GRAMIAN_CHECK(modules_[step] == pause->modules, "batches paused at different modules");
-      statistics = statistics_[step].get();
-    }
+  void take(int lane, size_t batch, const Pause& pause, Collected& collected) {
     try {
-      statistics->add(lane, pause->input);
+      collected.add(lane, options_.lanes, pause);
     } catch (const Error& error) {
-      const int64_t token = first_bad_token(pause->input);
+      const int64_t token = first_bad_token(pause.input);
       if (error.kind() != ErrorKind::numerical || token < 0) throw;
-      const int64_t first_row = static_cast<int64_t>(batch) * calibrator_.options_.batch;
-      throw Error(
-          ErrorKind::numerical,
-          str("input of ", names_[step][0], ", ", place(calibrator_.contexts_[batch], first_row, token)),
-          error.what());
+      const int64_t first_row = static_cast<int64_t>(batch) * options_.batch;
+      throw Error(ErrorKind::numerical,
+                  str("input of ", pause.modules[0]->name, ", ",
+                      place(calibrator_.contexts_[batch], first_row, token)),
+                  error.what());
     }
   }
 
-  void check_names(size_t step) const {
-    GRAMIAN_CHECK(modules_[step].size() == names_[step].size(), "pause ", step, " has ",
-                  modules_[step].size(), " modules, the module tree says ", names_[step].size());
-    for (size_t m = 0; m < names_[step].size(); ++m) {
-      GRAMIAN_CHECK(modules_[step][m]->name == names_[step][m], "the forward paused at ",
-                    modules_[step][m]->name, ", which the module tree does not say");
+  void solve(Collected& collected, bool expert) {
+    const PauseStatistics statistics = collected.merge(expert);
+    declared_.close(statistics.modules);
+    solver_(statistics);
+  }
+
+  // All batches stand at a mixture: its experts are opened, fed and solved a wave at a time, and their outputs added to each
+  // batch's sum in the order of the experts. `keep`: the layer will run again and needs the solved experts.
+  void run_experts(bool keep) {
+    ExpertBank& bank = *pauses_[0]->experts;
+    std::vector<std::unique_ptr<ExpertRows>> rows(pauses_.size());
+    calibrator_.on_lanes([&](int, size_t batch) {
+      const auto owner = scope(batch);
+      Pause& pause = *pauses_[batch];
+      GRAMIAN_CHECK(pause.experts == &bank, "batches paused at different experts");
+      rows[batch] = std::make_unique<ExpertRows>(pause.routing, bank.count());
+      pause.outputs = {tensor::zeros(pause.input.sizes(), pause.input.scalar_type())};
+    });
+    for (int64_t first = 0; first < bank.count(); first += options_.expert_wave)
+      run_wave(bank, rows, first, std::min(bank.count(), first + options_.expert_wave), keep);
+    calibrator_.on_lanes([&](int, size_t batch) {
+      pauses_[batch]->input.reset();
+      pauses_[batch]->routing = {};
+    });
+  }
+
+  struct OpenExpert {
+    int64_t index;
+    std::shared_ptr<Mlp> mlp;
+    Executions executions;        // per batch
+    std::vector<Pause*> pauses;   // per batch
+  };
+
+  void run_wave(ExpertBank& bank, const std::vector<std::unique_ptr<ExpertRows>>& rows, int64_t first,
+                int64_t end, bool keep) {
+    std::vector<OpenExpert> wave;
+    for (int64_t e = first; e < end; ++e)
+      wave.push_back({e, bank.open(e), Executions(rows.size()), std::vector<Pause*>(rows.size(), nullptr)});
+    // With the original weights to the end, when a whole layer's statistics come before its solution.
+    const size_t steps = wave[0].mlp->pauses().size();
+    std::deque<Collected> collected;
+    for (size_t step = 0; step <= steps; ++step) {
+      for (const OpenExpert& expert : wave) {
+        if (step < steps) collected.emplace_back(expert.mlp->pauses()[step]);
+      }
+      calibrator_.on_lanes([&](int lane, size_t batch) {
+        for (size_t w = 0; w < wave.size(); ++w) {
+          if (rows[batch]->count(wave[w].index) == 0) continue;
+          advance_expert(lane, batch, wave[w], *rows[batch]);
+          const Pause* pause = wave[w].pauses[batch];
+          if (pause != nullptr) take(lane, batch, *pause, collected[step * wave.size() + w]);
+        }
+      });
+      if (options_.sequential != Sequential::subset || step == steps) continue;
+      for (size_t w = 0; w < wave.size(); ++w) solve(collected[step * wave.size() + w], true);
+    }
+    if (options_.sequential != Sequential::subset) {
+      for (Collected& pause : collected) solve(pause, true);
+    }
+    for (const OpenExpert& expert : wave) {
+      if (keep) bank.keep(expert.index, expert.mlp);
     }
   }
 
-  void solve_step(size_t step, const Solver& solve) {
-    const int64_t tokens = statistics_[step]->tokens();
-    const PauseStatistics ready{statistics_[step]->merge(), tokens, modules_[step]};
-    statistics_[step].reset();
-    solve(ready);
+  void advance_expert(int lane, size_t batch, OpenExpert& expert, const ExpertRows& rows) {
+    const auto owner = scope(batch);
+    std::unique_ptr<Execution>& execution = expert.executions[batch];
+    Pause*& pause = expert.pauses[batch];
+    if (!execution) {
+      execution = std::make_unique<Execution>(
+          expert.mlp->forward(rows.gather(pauses_[batch]->input, expert.index)));
+    } else {
+      products_[static_cast<size_t>(lane)] += multiply(*pause);
+    }
+    pause = execution->advance();
+    if (pause != nullptr) return;
+    rows.add(pauses_[batch]->outputs[0], execution->result(), expert.index);
+    execution.reset();
   }
 
   Calibrator& calibrator_;
+  const CalibratorOptions& options_;
   DecoderLayer& layer_;
-  ModuleTree names_;
-  std::vector<std::unique_ptr<Execution>> executions_;
+  const Solver& solver_;
+  DeclaredPauses declared_;
+  Executions executions_;
   std::vector<Pause*> pauses_;
   std::vector<int64_t> products_;  // per lane
-  // The first batch that reaches a pause makes its sums.
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<HessianAccumulator>> statistics_;
-  std::vector<std::vector<Linear*>> modules_;
+  bool met_experts_ = false;
+  std::atomic<bool> met_end_ = false;
 };
 
 void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& solve) {
   // Lanes run in inference mode, so their tensors may only be changed in it.
   const tensor::InferenceScope inference;
-  LayerRun run(*this, index, layer);
+  LayerRun run(*this, index, layer, solve);
   if (options_.sequential == Sequential::subset) {
-    run.by_pause(solve);
+    run.by_pause();
   } else {
-    run.by_layer(solve, options_.sequential == Sequential::layer);
+    run.by_layer(options_.sequential == Sequential::layer);
   }
   multiplications_ += run.products();
 }

@@ -36,13 +36,16 @@ struct CalibratorOptions {
   Waiting waiting = Waiting::suspend;
   // A folder: what a batch holds lies in a file there while no lane works on it. Empty: it stays in memory.
   std::filesystem::path spill = {};
+  // Experts of a mixture whose weights and statistics are in memory at one time. The results are the same bytes.
+  int64_t expert_wave = 8;
 };
 
 // What is known of one pause once every batch has reached it.
 struct PauseStatistics {
-  at::Tensor hessian;  // f32 [in, in], 2/n Σ xxᵀ
-  int64_t tokens = 0;
+  at::Tensor hessian;  // f32 [in, in], 2/n Σ xxᵀ; 0 without tokens
+  int64_t tokens = 0;  // those of an expert are its own
   std::vector<Linear*> modules;  // read the same input; the solver exchanges their `op`
+  bool expert = false;           // the modules belong to one expert of a mixture
 };
 
 class Calibrator {
