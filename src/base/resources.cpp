@@ -2,18 +2,32 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
 
 namespace gramian {
 
-int64_t peak_rss_bytes() {
+namespace {
+
+// A line "KEY: 123 kB" of the process's status, in bytes; -1 where the system does not say.
+int64_t status_bytes(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     long long kib = 0;
-    if (std::sscanf(line.c_str(), "VmHWM: %lld kB", &kib) == 1) return kib * 1024;
+    if (line.starts_with(key + ":") && std::sscanf(line.c_str() + key.size() + 1, " %lld kB", &kib) == 1)
+      return kib * 1024;
   }
+  return -1;
+}
+
+}  // namespace
+
+int64_t resident_bytes() { return std::max<int64_t>(0, status_bytes("VmRSS")); }
+
+int64_t peak_rss_bytes() {
+  if (const int64_t bytes = status_bytes("VmHWM"); bytes >= 0) return bytes;
   struct rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;

@@ -35,9 +35,7 @@ class ExpertBank {
   // The expert; loaded unless it is kept. Not thread-safe.
   std::shared_ptr<Mlp> open(int64_t expert);
   // From now on open() returns `mlp` for this expert.
-  void keep(int64_t expert, std::shared_ptr<Mlp> mlp) {
-    kept_[static_cast<size_t>(expert)] = std::move(mlp);
-  }
+  void keep(int64_t expert, std::shared_ptr<Mlp> mlp) { kept_[static_cast<size_t>(expert)] = std::move(mlp); }
 
  private:
   bool resident_;

@@ -49,4 +49,8 @@ Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bi
   return linear;
 }
 
+at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear) {
+  return checkpoint.tensor(linear.name + ".weight").to_tensor();
+}
+
 }  // namespace gramian

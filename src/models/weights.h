@@ -48,4 +48,7 @@ class Weights {
   Survey* survey_ = nullptr;
 };
 
+// The module's weight [out, in] as the checkpoint stores it; zero-copy where its bytes allow.
+at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear);
+
 }  // namespace gramian

@@ -240,8 +240,8 @@ class Calibrator::LayerRun {
   void start(size_t batch) {
     const auto owner = scope(batch);
     pauses_[batch] = nullptr;
-    executions_[batch] = std::make_unique<Execution>(
-        layer_.forward(calibrator_.hidden_[batch], calibrator_.contexts_[batch]));
+    executions_[batch] =
+        std::make_unique<Execution>(layer_.forward(calibrator_.hidden_[batch], calibrator_.contexts_[batch]));
   }
 
   // Fills the products of the pause the batch stands at, and runs to the next one.
@@ -311,8 +311,8 @@ class Calibrator::LayerRun {
   struct OpenExpert {
     int64_t index;
     std::shared_ptr<Mlp> mlp;
-    Executions executions;        // per batch
-    std::vector<Pause*> pauses;   // per batch
+    Executions executions;       // per batch
+    std::vector<Pause*> pauses;  // per batch
   };
 
   void run_wave(ExpertBank& bank, const std::vector<std::unique_ptr<ExpertRows>>& rows, int64_t first,
@@ -351,8 +351,8 @@ class Calibrator::LayerRun {
     std::unique_ptr<Execution>& execution = expert.executions[batch];
     Pause*& pause = expert.pauses[batch];
     if (!execution) {
-      execution = std::make_unique<Execution>(
-          expert.mlp->forward(rows.gather(pauses_[batch]->input, expert.index)));
+      execution =
+          std::make_unique<Execution>(expert.mlp->forward(rows.gather(pauses_[batch]->input, expert.index)));
     } else {
       products_[static_cast<size_t>(lane)] += multiply(*pause);
     }

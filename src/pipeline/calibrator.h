@@ -42,8 +42,8 @@ struct CalibratorOptions {
 
 // What is known of one pause once every batch has reached it.
 struct PauseStatistics {
-  at::Tensor hessian;  // f32 [in, in], 2/n Σ xxᵀ; 0 without tokens
-  int64_t tokens = 0;  // those of an expert are its own
+  at::Tensor hessian;            // f32 [in, in], 2/n Σ xxᵀ; 0 without tokens
+  int64_t tokens = 0;            // those of an expert are its own
   std::vector<Linear*> modules;  // read the same input; the solver exchanges their `op`
   bool expert = false;           // the modules belong to one expert of a mixture
 };

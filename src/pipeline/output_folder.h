@@ -15,8 +15,7 @@ namespace gramian {
 
 // Throws invalid_argument when `output` is one of `inputs` or a folder that holds one (replacing it would remove what the
 // job reads), or a folder that is not empty and no checkpoint.
-void refuse_replacing(const std::filesystem::path& output,
-                        const std::vector<std::filesystem::path>& inputs);
+void refuse_replacing(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs);
 
 class OutputFolder {
  public:

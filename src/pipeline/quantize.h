@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/parallel.h"
+#include "pipeline/budget.h"
 #include "pipeline/rows.h"
 #include "solve/quantized.h"
 
@@ -28,12 +29,19 @@ struct QuantizeJob {
   int64_t batch = 8;
   int lanes = 1;
   std::string dtype = "auto";
+  Sequential sequential = Sequential::subset;
+  BudgetOptions budget;  // without `scratch` waiting activations go beside the output
+  // Experts with fewer tokens are rounded plainly.
+  int64_t min_expert_tokens = 1;
   bool skip_unfit = false;
   bool skip_scan = false;
   bool treat_as_tied = false;
   bool force = false;
   uint64_t shard_bytes_max = uint64_t{4} << 30;
 };
+
+// What the job would do and hold, without doing it. Keys: docs/report.md.
+nlohmann::ordered_json dry_run(const QuantizeJob& job, ThreadPool& pool, Log& log);
 
 // Returns the report, which is also written to <output>/gramian-report.json. Keys: docs/report.md.
 nlohmann::ordered_json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log);

@@ -24,7 +24,7 @@ struct SolvedModule {
   QuantizedLinear quantized;
   qqq::Packed packed;
   qqq::Decoded decoded;  // `packed` as a reader sees it
-  std::string method;  // the solver that was used: "qqq" or "rtn"
+  std::string method;    // the solver that was used: "qqq" or "rtn"
 };
 
 // `factor` of the module's input over `tokens` rows; nullptr for plain rounding. A factor that failed, or no tokens at

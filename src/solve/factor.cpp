@@ -179,4 +179,9 @@ Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_ste
   return result;
 }
 
+int64_t factor_bytes(int64_t columns) {
+  // In float64: the fp32 trial, its damped copy and the double one; beyond, the work and one copy of it.
+  return (columns <= kDoubleColumns ? 16 : 8) * columns * columns;
+}
+
 }  // namespace gramian

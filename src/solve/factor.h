@@ -23,4 +23,7 @@ struct Factor {
 // again. U = R⁻¹ with H + λI = R Rᵀ, R upper triangular, in float64 for K up to 2048.
 Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_step);
 
+// Memory that factorize() needs beside the Hessian, its result included.
+int64_t factor_bytes(int64_t columns);
+
 }  // namespace gramian

@@ -72,9 +72,7 @@ TEST_F(SourceScanTest, ListsEveryTensor) {
 }
 
 TEST_F(SourceScanTest, BiasesMustFitTheHalfTheyAreStoredIn) {
-  const auto linear = [](const std::string& name) {
-    return Linear{name, 128, 4, true, nullptr};
-  };
+  const auto linear = [](const std::string& name) { return Linear{name, 128, 4, true, nullptr}; };
   QuantizePlan plan;
   plan.layers = {{{linear("packed"), true, ""}, {linear("skipped"), false, "does not fit"}}};
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

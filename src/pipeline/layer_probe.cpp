@@ -1,0 +1,190 @@
+#include "pipeline/layer_probe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "solve/solvers.h"
+#include "stats/hessian.h"
+#include "tensor/activations.h"
+#include "tensor/ops.h"
+
+namespace gramian {
+namespace {
+
+constexpr size_t kProbeTokens = 2048;
+
+class Clock {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+PauseProbe describe(const std::vector<Linear*>& modules) {
+  PauseProbe probe;
+  probe.module = modules[0]->name;
+  probe.columns = modules[0]->in_features;
+  for (const Linear* module : modules) probe.rows = std::max(probe.rows, module->out_features);
+  return probe;
+}
+
+double statistics_seconds(const at::Tensor& input) {
+  HessianAccumulator sums(input.size(-1), 1);
+  const Clock clock;
+  sums.add(0, input);
+  return clock.seconds();
+}
+
+// The pauses inside a mixture, from its first expert, and the seconds that the statistics of all its rows take.
+double describe_experts(const Pause& pause, double live_per_token, at::ScalarType type, LayerProbe& layer) {
+  const std::shared_ptr<Mlp> expert = pause.experts->open(0);
+  const std::vector<std::vector<Linear*>> groups = expert->pauses();
+  int64_t weights = 0;
+  for (const auto& group : groups) {
+    for (const Linear* module : group) weights += module->in_features * module->out_features;
+  }
+  const double rows = static_cast<double>(pause.routing.experts.size(1));
+  const double once = statistics_seconds(pause.input) * rows;
+  double seconds = 0;
+  for (const auto& group : groups) {
+    PauseProbe probe = describe(group);
+    probe.live_per_token = live_per_token;
+    probe.expert = true;
+    probe.repeats = pause.experts->count();
+    probe.expert_weight_bytes = weights * static_cast<int64_t>(c10::elementSize(type));
+    const double ratio = static_cast<double>(probe.columns) / static_cast<double>(pause.input.size(-1));
+    seconds += once * ratio * ratio;
+    layer.pauses.push_back(probe);
+  }
+  return seconds;
+}
+
+LayerProbe run_row(const Model& model, DecoderLayer& layer, const TokenRow& row) {
+  const auto tokens = static_cast<double>(row.size());
+  tensor::ActivationStore store(1, {});
+  const BatchContext context = model.context({row});
+  LayerProbe probe;
+  std::unique_ptr<Execution> execution;
+  {
+    const tensor::ActivationStore::Scope scope(store, 0);
+    at::Tensor hidden = model.embed(model.pack_rows({row}));
+    probe.hidden_per_token = static_cast<double>(hidden.nbytes()) / tokens;
+    execution = std::make_unique<Execution>(layer.forward(std::move(hidden), context));
+  }
+  Pause* pause = nullptr;
+  do {
+    store.reset_peak();
+    const Clock clock;
+    {
+      const tensor::ActivationStore::Scope scope(store, 0);
+      if (pause != nullptr) multiply(*pause);
+      pause = execution->advance();
+    }
+    probe.forward_seconds_per_token += clock.seconds() / tokens;
+    probe.peak_per_token = std::max(probe.peak_per_token, static_cast<double>(store.peak_bytes()) / tokens);
+    if (pause == nullptr) break;
+    const double live = static_cast<double>(store.live_bytes(0)) / tokens;
+    if (pause->experts != nullptr) {
+      probe.statistics_seconds_per_token += describe_experts(*pause, live, model.dtype(), probe) / tokens;
+      continue;
+    }
+    probe.pauses.push_back(describe(pause->modules));
+    probe.pauses.back().live_per_token = live;
+    probe.statistics_seconds_per_token += statistics_seconds(pause->input) / tokens;
+  } while (true);
+  return probe;
+}
+
+}  // namespace
+
+double LayerProbe::live_per_token() const {
+  double most = hidden_per_token;
+  for (const PauseProbe& pause : pauses) most = std::max(most, pause.live_per_token);
+  return most;
+}
+
+std::string layer_signature(const QuantizePlan& plan, size_t index) {
+  std::string signature;
+  const std::string prefix = str(".", index, ".");
+  for (const PlannedModule& module : plan.layers[index]) {
+    const std::string& name = module.linear.name;
+    const size_t at = name.find(prefix);
+    signature += str(at == std::string::npos ? name : name.substr(at + prefix.size()), ":",
+                     module.linear.out_features, "x", module.linear.in_features, ";");
+  }
+  return signature;
+}
+
+LayerProbe probe_layer(const Model& model, int64_t index, const TokenRow& row, const QuantizePlan& plan) {
+  const tensor::InferenceScope inference;
+  const TokenRow probe_row(row.begin(),
+                           row.begin() + static_cast<int64_t>(std::min(row.size(), kProbeTokens)));
+  const auto layer = model.load_layer(index);
+  // The first run reads the weights from disk.
+  run_row(model, *layer, probe_row);
+  LayerProbe probe = run_row(model, *layer, probe_row);
+  const auto mixture = std::find_if(probe.pauses.begin(), probe.pauses.end(),
+                                    [](const PauseProbe& pause) { return pause.expert; });
+  if (mixture != probe.pauses.end()) probe.weight_bytes -= mixture->repeats * mixture->expert_weight_bytes;
+  for (const PlannedModule& module : plan.layers[static_cast<size_t>(index)]) {
+    probe.weight_bytes += module.linear.in_features * module.linear.out_features *
+                          static_cast<int64_t>(c10::elementSize(model.dtype()));
+  }
+  return probe;
+}
+
+double SolveSpeed::factor_seconds(int64_t columns) const {
+  return per_cube * std::pow(static_cast<double>(columns), 3);
+}
+
+double SolveSpeed::solve_seconds(int64_t rows, int64_t columns) const {
+  const auto n = static_cast<double>(rows), k = static_cast<double>(columns);
+  return per_square * n * k * k + per_weight * n * k;
+}
+
+SolveSpeed measure_solve(const Model& model, const QuantizePlan& plan, const SolveOptions& options,
+                         ThreadPool& pool) {
+  const tensor::InferenceScope inference;
+  const PlannedModule* widest = nullptr;
+  for (const auto& layer : plan.layers) {
+    for (const PlannedModule& module : layer) {
+      if (module.quantize && (widest == nullptr || module.linear.in_features > widest->linear.in_features))
+        widest = &module;
+    }
+  }
+  const at::Tensor weight = source_weight(model.checkpoint(), widest->linear);
+  const int64_t rows = std::min<int64_t>(weight.size(0), 256);
+  double cost[2] = {}, columns[2] = {};
+  SolveSpeed speed;
+  for (int i = 0; i < 2; ++i) {
+    // A multiple of the group size, and two different widths where the layer has room for them.
+    const int64_t k =
+        std::max<int64_t>(128, std::min<int64_t>(weight.size(1), 1024) / (i == 0 ? 4 : 1) / 128 * 128);
+    if (k > weight.size(1)) break;
+    const at::Tensor part = weight.slice(1, 0, k).contiguous();
+    HessianAccumulator sums(k, 1);
+    sums.add(0, part);
+    const at::Tensor hessian = sums.merge();
+    const Clock factor_clock;
+    const Factor factor = factorize(hessian, options.damp_percent, options.damp_step);
+    speed.per_cube = factor_clock.seconds() / std::pow(static_cast<double>(k), 3);
+    if (!factor.ok()) break;
+    const at::Tensor slab = part.slice(0, 0, rows).contiguous();
+    const Clock clock;
+    solve_gptq(slab, factor, 1, options, pool);
+    cost[i] = clock.seconds() / static_cast<double>(rows);
+    columns[i] = static_cast<double>(k);
+  }
+  const double span = columns[1] - columns[0];
+  if (span > 0 && cost[0] > 0) {
+    speed.per_square = std::max(0.0, (cost[1] / columns[1] - cost[0] / columns[0]) / span);
+  }
+  if (columns[1] > 0) speed.per_weight = std::max(0.0, cost[1] / columns[1] - speed.per_square * columns[1]);
+  return speed;
+}
+
+}  // namespace gramian
