@@ -1,4 +1,6 @@
 // gramian inspect MODEL: what a model is made of and which of its layers QQQ can take.
+#include <algorithm>
+
 #include "base/error.h"
 #include "cli/common.h"
 #include "formats/qqq.h"
@@ -51,6 +53,26 @@ std::string rope_types(const DecoderSpec& spec) {
   return types.empty() ? "none" : types;
 }
 
+// Groups of modules that share an input, of every kind of layer; of a mixture, one expert stands for all.
+Json shared_inputs(const Model& model) {
+  Json groups = Json::array();
+  for (int64_t i = 0; i < model.spec().layers(); ++i) {
+    for (std::vector<std::string> group : model.family().modules(model.spec(), i)) {
+      bool one_for_all = true;
+      for (std::string& name : group) {
+        const size_t at = name.find("experts.");
+        if (at == std::string::npos) continue;
+        one_for_all = name.compare(at, 10, "experts.0.") == 0;
+        if (one_for_all) name.replace(at, 10, "experts.*.");
+      }
+      const Json json = group;
+      if (one_for_all && std::find(groups.begin(), groups.end(), json) == groups.end())
+        groups.push_back(json);
+    }
+  }
+  return groups;
+}
+
 Json describe(const std::string& folder) {
   const auto checkpoint = std::make_shared<const Checkpoint>(folder);
   const auto group_size = qqq::read_group_size(checkpoint->config(), folder + "/config.json");
@@ -76,7 +98,7 @@ Json describe(const std::string& folder) {
   json["weight_bytes"] = bytes;
   json["quantization"] =
       group_size ? Json(*group_size == -1 ? "qqq, one scale per row" : "qqq, group size 128") : Json();
-  json["shared_inputs"] = model.family().modules;
+  json["shared_inputs"] = shared_inputs(model);
   json["modules"] = describe_modules(model, group_size.has_value());
   return json;
 }

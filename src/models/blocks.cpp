@@ -67,11 +67,20 @@ Activation read_activation(const ConfigReader& config, const std::string& key) {
               "known: silu, gelu, gelu_pytorch_tanh");
 }
 
-GatedMlp::GatedMlp(const Weights& weights, const std::string& prefix, const MlpSpec& spec)
-    : spec_(spec),
-      gate_(weights.linear(prefix + "gate_proj", spec.hidden, spec.intermediate, spec.bias)),
-      up_(weights.linear(prefix + "up_proj", spec.hidden, spec.intermediate, spec.bias)),
-      down_(weights.linear(prefix + "down_proj", spec.intermediate, spec.hidden, spec.bias)) {}
+GatedMlp::GatedMlp(const Weights& weights, const std::string& prefix, const MlpSpec& spec,
+                   const std::optional<StackedExpert>& stacked)
+    : spec_(spec) {
+  const int64_t hidden = spec.hidden, intermediate = spec.intermediate;
+  StoredWeight gate, up, down;
+  if (stacked) {
+    gate = up = stacked->gate_up;
+    up.first_row = intermediate;
+    down = stacked->down;
+  }
+  gate_ = weights.linear(prefix + "gate_proj", hidden, intermediate, spec.bias, gate);
+  up_ = weights.linear(prefix + "up_proj", hidden, intermediate, spec.bias, up);
+  down_ = weights.linear(prefix + "down_proj", intermediate, hidden, spec.bias, down);
+}
 
 Task<at::Tensor> GatedMlp::forward(at::Tensor x) {
   std::vector<at::Tensor> gate_up = co_await linears(std::move(x), gate_, up_);
@@ -88,8 +97,9 @@ at::Tensor GatedMlp::gated(std::vector<at::Tensor> gate_up) const {
 }
 
 ResidualLayer::ResidualLayer(const Weights& weights, const std::string& prefix,
-                             const AttentionSpec& attention, const MlpSpec& mlp, const LayerNorms& norms)
-    : attention_(weights, prefix + "self_attn.", attention), mlp_(weights, prefix + "mlp.", mlp) {
+                             const AttentionSpec& attention, std::unique_ptr<Mlp> mlp,
+                             const LayerNorms& norms)
+    : attention_(weights, prefix + "self_attn.", attention), mlp_(std::move(mlp)) {
   const auto load = [&](const std::string& name) {
     return load_norm(weights, name.empty() ? "" : prefix + name + ".weight", attention.hidden, norms.spec);
   };
@@ -104,7 +114,7 @@ Task<at::Tensor> ResidualLayer::forward(at::Tensor hidden, const BatchContext& b
   if (batch.tap) batch.tap("mixer_out", mixed);
   hidden = hidden.add(after_attention_(mixed));
   mixed.reset();
-  at::Tensor mlp_out = co_await mlp_.forward(before_mlp_(hidden));
+  at::Tensor mlp_out = co_await mlp_->forward(before_mlp_(hidden));
   if (batch.tap) batch.tap("mlp_out", mlp_out);
   co_return hidden.add(after_mlp_(mlp_out));
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,10 +74,17 @@ struct MlpSpec {
   bool bias = false;
 };
 
+// One expert's weights inside stacked tensors.
+struct StackedExpert {
+  StoredWeight gate_up;  // gate's rows first
+  StoredWeight down;
+};
+
 // down(act(gate(x)) · up(x)) (Shazeer 2020). Pauses: {gate, up}, {down}.
-class GatedMlp final : public Mlp {
+class GatedMlp final : public Expert {
  public:
-  GatedMlp(const Weights& weights, const std::string& prefix, const MlpSpec& spec);
+  GatedMlp(const Weights& weights, const std::string& prefix, const MlpSpec& spec,
+           const std::optional<StackedExpert>& stacked = std::nullopt);
   Task<at::Tensor> forward(at::Tensor x) override;
   std::vector<std::vector<Linear*>> pauses() override { return {{&gate_, &up_}, {&down_}}; }
 
@@ -84,6 +92,14 @@ class GatedMlp final : public Mlp {
   at::Tensor gated(std::vector<at::Tensor> gate_up) const;
   MlpSpec spec_;
   Linear gate_, up_, down_;
+};
+
+// Of a layer whose MLP is a mixture of experts (models/mixture.h).
+struct MixtureSpec {
+  int64_t experts = 0;  // 0: none
+  int64_t top_k = 0;
+  int64_t intermediate = 0;  // of one expert
+  bool norm_top_k = false;   // a token's weights are divided by their sum
 };
 
 class DecoderLayer {
@@ -107,13 +123,13 @@ struct LayerNorms {
 class ResidualLayer final : public DecoderLayer {
  public:
   ResidualLayer(const Weights& weights, const std::string& prefix, const AttentionSpec& attention,
-                const MlpSpec& mlp, const LayerNorms& norms);
+                std::unique_ptr<Mlp> mlp, const LayerNorms& norms);
   Task<at::Tensor> forward(at::Tensor hidden, const BatchContext& batch) override;
 
  private:
   Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
   Attention attention_;
-  GatedMlp mlp_;
+  std::unique_ptr<Mlp> mlp_;
 };
 
 }  // namespace gramian

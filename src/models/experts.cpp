@@ -7,10 +7,10 @@ namespace gramian {
 ExpertBank::ExpertBank(int64_t count, bool resident, Open open)
     : resident_(resident), open_(std::move(open)), kept_(static_cast<size_t>(count)) {}
 
-std::shared_ptr<Mlp> ExpertBank::open(int64_t expert) {
-  std::shared_ptr<Mlp>& kept = kept_[static_cast<size_t>(expert)];
+std::shared_ptr<Expert> ExpertBank::open(int64_t expert) {
+  std::shared_ptr<Expert>& kept = kept_[static_cast<size_t>(expert)];
   if (kept) return kept;
-  std::shared_ptr<Mlp> opened = open_(expert);
+  std::shared_ptr<Expert> opened = open_(expert);
   if (resident_) kept = opened;
   return opened;
 }
@@ -48,7 +48,7 @@ at::Tensor run_experts(const at::Tensor& x, const Routing& routing, ExpertBank& 
   const ExpertRows rows(routing, bank.count());
   for (int64_t expert = 0; expert < bank.count(); ++expert) {
     if (rows.count(expert) == 0) continue;
-    const std::shared_ptr<Mlp> mlp = bank.open(expert);
+    const std::shared_ptr<Expert> mlp = bank.open(expert);
     Execution execution(mlp->forward(rows.gather(x, expert)));
     while (Pause* pause = execution.advance()) multiplications += multiply(*pause);
     rows.add(sum, execution.result(), expert);

@@ -16,31 +16,38 @@
 
 namespace gramian {
 
-// A feed-forward part of a layer: rows [tokens, hidden] -> same shape.
+// The feed-forward part of a layer: rows [tokens, hidden] -> same shape.
 class Mlp {
  public:
   virtual ~Mlp() = default;
   virtual Task<at::Tensor> forward(at::Tensor x) = 0;
+};
+
+// One that can be one of many.
+class Expert : public Mlp {
+ public:
   // The linear layers it pauses at, in order; those of one entry read the same input.
   virtual std::vector<std::vector<Linear*>> pauses() = 0;
 };
 
 class ExpertBank {
  public:
-  using Open = std::function<std::shared_ptr<Mlp>(int64_t expert)>;
+  using Open = std::function<std::shared_ptr<Expert>(int64_t expert)>;
   // `open` loads one expert. `resident`: an expert that was opened stays in memory.
   ExpertBank(int64_t count, bool resident, Open open);
 
   int64_t count() const noexcept { return static_cast<int64_t>(kept_.size()); }
   // The expert; loaded unless it is kept. Not thread-safe.
-  std::shared_ptr<Mlp> open(int64_t expert);
-  // From now on open() returns `mlp` for this expert.
-  void keep(int64_t expert, std::shared_ptr<Mlp> mlp) { kept_[static_cast<size_t>(expert)] = std::move(mlp); }
+  std::shared_ptr<Expert> open(int64_t expert);
+  // From now on open() returns `solved` for this expert.
+  void keep(int64_t expert, std::shared_ptr<Expert> solved) {
+    kept_[static_cast<size_t>(expert)] = std::move(solved);
+  }
 
  private:
   bool resident_;
   Open open_;
-  std::vector<std::shared_ptr<Mlp>> kept_;
+  std::vector<std::shared_ptr<Expert>> kept_;
 };
 
 // The rows of each expert, in token order.

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "models/mixture.h"
+
 namespace gramian {
 namespace {
 
@@ -123,17 +125,40 @@ void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
   }
 }
 
-std::unique_ptr<DecoderLayer> residual_layer(const DecoderSpec& spec, const Weights& weights,
-                                             const std::string& prefix, int64_t index) {
-  return std::make_unique<ResidualLayer>(weights, prefix, spec.attention[static_cast<size_t>(index)],
-                                         spec.mlp, spec.norms);
+namespace {
+
+// The mixture of layer `index`; 0 experts where it has an MLP.
+MixtureSpec mixture_of(const DecoderSpec& spec, int64_t index) {
+  return spec.mixture.empty() ? MixtureSpec{} : spec.mixture[static_cast<size_t>(index)];
 }
 
-ModuleTree dense_modules() {
-  return {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-          {"self_attn.o_proj"},
-          {"mlp.gate_proj", "mlp.up_proj"},
-          {"mlp.down_proj"}};
+}  // namespace
+
+std::unique_ptr<DecoderLayer> residual_layer(const DecoderSpec& spec, const Weights& weights,
+                                             const std::string& prefix, int64_t index) {
+  const AttentionSpec& attention = spec.attention[static_cast<size_t>(index)];
+  const MixtureSpec mixture = mixture_of(spec, index);
+  std::unique_ptr<Mlp> mlp;
+  if (mixture.experts > 0) {
+    MlpSpec expert = spec.mlp;
+    expert.intermediate = mixture.intermediate;
+    mlp = std::make_unique<Mixture>(weights, prefix + "mlp.", expert, mixture);
+  } else {
+    mlp = std::make_unique<GatedMlp>(weights, prefix + "mlp.", spec.mlp);
+  }
+  return std::make_unique<ResidualLayer>(weights, prefix, attention, std::move(mlp), spec.norms);
+}
+
+ModuleTree dense_modules(const DecoderSpec& spec, int64_t index) {
+  ModuleTree tree{{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {"self_attn.o_proj"}};
+  const auto add_mlp = [&](const std::string& prefix) {
+    tree.push_back({prefix + "gate_proj", prefix + "up_proj"});
+    tree.push_back({prefix + "down_proj"});
+  };
+  const MixtureSpec mixture = mixture_of(spec, index);
+  if (mixture.experts == 0) add_mlp("mlp.");
+  for (int64_t e = 0; e < mixture.experts; ++e) add_mlp(str("mlp.experts.", e, "."));
+  return tree;
 }
 
 }  // namespace gramian

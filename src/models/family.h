@@ -24,6 +24,7 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;           // rotary kinds, which the layers' attention chooses from
   std::vector<AttentionSpec> attention;  // one per layer
   MlpSpec mlp;
+  std::vector<MixtureSpec> mixture;  // one per layer, 0 experts: the MLP; empty: MLPs everywhere
   int64_t layers() const { return static_cast<int64_t>(attention.size()); }
 };
 
@@ -40,7 +41,7 @@ struct Family {
   DecoderSpec (*read)(const ConfigReader& config);
   std::unique_ptr<DecoderLayer> (*layer)(const DecoderSpec& spec, const Weights& weights,
                                          const std::string& prefix, int64_t index);
-  ModuleTree modules;
+  ModuleTree (*modules)(const DecoderSpec& spec, int64_t index);
   std::vector<std::string> other_types = {};  // further values of "model_type"
 
   // The spec that a config.json gives, its text_config if it has one.
@@ -72,7 +73,7 @@ void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec);
 // One ResidualLayer from the spec.
 std::unique_ptr<DecoderLayer> residual_layer(const DecoderSpec& spec, const Weights& weights,
                                              const std::string& prefix, int64_t index);
-// {q, k, v}, {o}, {gate, up}, {down}.
-ModuleTree dense_modules();
+// {q, k, v}, {o}, and of the MLP or of each expert {gate, up}, {down}.
+ModuleTree dense_modules(const DecoderSpec& spec, int64_t index);
 
 }  // namespace gramian

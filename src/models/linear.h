@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace gramian {
 
@@ -30,12 +31,23 @@ class DenseLinear final : public LinearOp {
   at::Tensor bias_;
 };
 
+// Where a weight [out, in] lies in a checkpoint when it is not all of NAME.weight: rows of one matrix of a stack.
+struct StoredWeight {
+  std::string tensor;          // empty: NAME.weight
+  std::vector<int64_t> shape;  // [matrices, rows, in]
+  int64_t matrix = 0;
+  int64_t first_row = 0;
+};
+
 struct Linear {
   std::string name;  // full module name, "model.layers.0.self_attn.q_proj"
   int64_t in_features = 0;
   int64_t out_features = 0;
   bool has_bias = false;
   std::shared_ptr<const LinearOp> op;
+  StoredWeight stored = {};
+  // The tensor of the checkpoint that holds the weight.
+  std::string tensor_name() const { return stored.tensor.empty() ? name + ".weight" : stored.tensor; }
 };
 
 }  // namespace gramian

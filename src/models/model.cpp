@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 
 #include "tensor/ops.h"
@@ -43,7 +44,7 @@ bool head_is_embedding(const Checkpoint& checkpoint, const std::string& head, co
 Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options)
     : family_(find_family(config_of(*checkpoint))),
       spec_(family_.describe(config_of(*checkpoint))),
-      weights_(checkpoint, options.dtype, options.quantized),
+      weights_(checkpoint, options.dtype, options.quantized, options.keep_experts),
       prefix_(find_prefix(*checkpoint)),
       head_name_(find_head(*checkpoint)),
       embedding_(weights_.stored(prefix_ + "embed_tokens.weight", {spec_.vocab, spec_.hidden})),
@@ -71,7 +72,7 @@ int64_t Model::surplus_layers() const {
 }
 
 ModuleTree Model::module_names(int64_t index) const {
-  ModuleTree names = family_.modules;
+  ModuleTree names = family_.modules(spec_, index);
   for (auto& group : names) {
     for (std::string& name : group) name.insert(0, layer_prefix(index));
   }
@@ -91,14 +92,13 @@ std::vector<std::vector<Linear>> Model::survey() const {
     }
     survey.linears.clear();
     family_.layer(spec_, weights_.surveying(survey), layer_prefix(i), i);
+    std::map<std::string, const Linear*> loaded;
+    for (const Linear& linear : survey.linears) loaded[linear.name] = &linear;
     std::vector<Linear>& ordered = layers.emplace_back();
     for (const auto& group : module_names(i)) {
       for (const std::string& name : group) {
-        const auto found = std::find_if(survey.linears.begin(), survey.linears.end(),
-                                        [&](const Linear& linear) { return linear.name == name; });
-        GRAMIAN_CHECK(found != survey.linears.end(), "the module tree names ", name,
-                      ", which no block loads");
-        ordered.push_back(*found);
+        GRAMIAN_CHECK(loaded.contains(name), "the module tree names ", name, ", which no block loads");
+        ordered.push_back(*loaded.at(name));
       }
     }
     GRAMIAN_CHECK(ordered.size() == survey.linears.size(), "the module tree misses a linear layer of layer ",

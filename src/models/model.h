@@ -17,6 +17,7 @@ struct ModelOptions {
   // Use the embedding as head when the checkpoint has neither a head nor says that it is tied.
   bool treat_as_tied = false;
   QuantizedLinearFactory quantized = nullptr;  // may be empty
+  bool keep_experts = false;                   // for models that run again and again
 };
 
 class Model {

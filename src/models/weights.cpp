@@ -5,8 +5,11 @@
 namespace gramian {
 
 Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype,
-                 QuantizedLinearFactory quantized)
-    : checkpoint_(std::move(checkpoint)), dtype_(dtype), quantized_(std::move(quantized)) {}
+                 QuantizedLinearFactory quantized, bool keep_experts)
+    : checkpoint_(std::move(checkpoint)),
+      dtype_(dtype),
+      quantized_(std::move(quantized)),
+      keep_experts_(keep_experts) {}
 
 Weights Weights::surveying(Survey& survey) const {
   Weights copy = *this;
@@ -37,20 +40,27 @@ at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& 
   return tensor.defined() ? tensor.to(dtype_) : tensor;
 }
 
-Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bias) const {
-  Linear linear{name, in, out, bias, nullptr};
+Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bias,
+                       const StoredWeight& where) const {
+  Linear linear{name, in, out, bias, nullptr, where};
   if (survey_ != nullptr) survey_->linears.push_back(linear);
   if (survey_ == nullptr && quantized_) linear.op = quantized_(*checkpoint_, linear);
   if (linear.op == nullptr) {
     at::Tensor bias_values;
     if (bias) bias_values = tensor(name + ".bias", {out});
-    linear.op = std::make_shared<DenseLinear>(tensor(name + ".weight", {out, in}), bias_values);
+    // Checks the whole tensor, of which a stacked module reads a part.
+    stored(linear.tensor_name(), where.tensor.empty() ? std::vector<int64_t>{out, in} : where.shape);
+    at::Tensor weight;
+    if (survey_ == nullptr) weight = source_weight(*checkpoint_, linear).to(dtype_);
+    linear.op = std::make_shared<DenseLinear>(weight, bias_values);
   }
   return linear;
 }
 
 at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear) {
-  return checkpoint.tensor(linear.name + ".weight").to_tensor();
+  const at::Tensor tensor = checkpoint.tensor(linear.tensor_name()).to_tensor();
+  if (linear.stored.tensor.empty()) return tensor;
+  return tensor.select(0, linear.stored.matrix).narrow(0, linear.stored.first_row, linear.out_features);
 }
 
 }  // namespace gramian

@@ -21,7 +21,7 @@ using QuantizedLinearFactory =
 class Weights {
  public:
   Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype,
-          QuantizedLinearFactory quantized);
+          QuantizedLinearFactory quantized, bool keep_experts = false);
 
   // What a check of a checkpoint's headers finds; no tensor is read.
   struct Survey {
@@ -37,14 +37,19 @@ class Weights {
   // The same in the model's dtype; zero-copy when it is stored so.
   at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
   // Module `name` with weight [out, in] and, with `bias`, bias [out].
-  Linear linear(const std::string& name, int64_t in, int64_t out, bool bias) const;
+  Linear linear(const std::string& name, int64_t in, int64_t out, bool bias,
+                const StoredWeight& where = {}) const;
   at::ScalarType dtype() const noexcept { return dtype_; }
   const Checkpoint& checkpoint() const noexcept { return *checkpoint_; }
+  bool is_survey() const noexcept { return survey_ != nullptr; }
+  // Whether an expert that was opened stays in memory: for models that run again and again.
+  bool keeps_experts() const noexcept { return keep_experts_; }
 
  private:
   std::shared_ptr<const Checkpoint> checkpoint_;
   at::ScalarType dtype_;
   QuantizedLinearFactory quantized_;
+  bool keep_experts_;
   Survey* survey_ = nullptr;
 };
 

@@ -310,7 +310,7 @@ class Calibrator::LayerRun {
 
   struct OpenExpert {
     int64_t index;
-    std::shared_ptr<Mlp> mlp;
+    std::shared_ptr<Expert> mlp;
     Executions executions;       // per batch
     std::vector<Pause*> pauses;  // per batch
   };

@@ -41,7 +41,7 @@ double statistics_seconds(const at::Tensor& input) {
 
 // The pauses inside a mixture, from its first expert, and the seconds that the statistics of all its rows take.
 double describe_experts(const Pause& pause, double live_per_token, at::ScalarType type, LayerProbe& layer) {
-  const std::shared_ptr<Mlp> expert = pause.experts->open(0);
+  const std::shared_ptr<Expert> expert = pause.experts->open(0);
   const std::vector<std::vector<Linear*>> groups = expert->pauses();
   int64_t weights = 0;
   for (const auto& group : groups) {

@@ -39,12 +39,8 @@ void refuse_unfit(const std::string& where, const std::vector<std::vector<Planne
 }  // namespace
 
 const PlannedModule* QuantizePlan::find(const std::string& name) const {
-  for (const auto& layer : layers) {
-    for (const PlannedModule& module : layer) {
-      if (module.linear.name == name) return &module;
-    }
-  }
-  return nullptr;
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : &layers[found->second.first][found->second.second];
 }
 
 std::vector<std::string> QuantizePlan::skipped() const {
@@ -75,11 +71,12 @@ QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) 
     for (Linear& linear : linears) {
       const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group_size);
       if (reason.empty()) {
-        replaced.insert(linear.name + ".weight");
+        replaced.insert(linear.tensor_name());
         if (linear.has_bias) replaced.insert(linear.name + ".bias");
         for (PlannedTensor& tensor : packed_tensors(linear, group_size))
           plan.tensors.push_back(std::move(tensor));
       }
+      plan.by_name[linear.name] = {plan.layers.size() - 1, layer.size()};
       layer.push_back({std::move(linear), reason.empty(), reason});
     }
   }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -19,6 +21,7 @@ struct QuantizePlan {
   std::vector<std::vector<PlannedModule>> layers;  // in the order of the forward's pauses
   std::vector<PlannedTensor> tensors;              // of the output, sorted by name
   std::vector<std::string> copied;                 // source tensors that are copied byte for byte
+  std::map<std::string, std::pair<size_t, size_t>> by_name;  // module -> its place in `layers`
   // The module called `name`, or nullptr.
   const PlannedModule* find(const std::string& name) const;
   std::vector<std::string> skipped() const;

@@ -48,13 +48,14 @@ class Stopwatch {
 };
 
 ModuleSource load_source(const Checkpoint& checkpoint, const Linear& linear) {
-  ModuleSource source{linear.name, checkpoint.tensor(linear.name + ".weight").to_tensor(), {}};
+  ModuleSource source{linear.name, source_weight(checkpoint, linear), {}};
   if (linear.has_bias) source.bias = checkpoint.tensor(linear.name + ".bias").to_tensor();
   return source;
 }
 
 void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
-  const StoredTensor& stored = checkpoint.tensor(linear.name + ".weight");
+  // A stack's pages go with its last expert's module, and come back where another one still needs them.
+  const StoredTensor& stored = checkpoint.tensor(linear.tensor_name());
   stored.file->drop(stored.bytes);
 }
 

@@ -38,6 +38,6 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family gemma() { return {"gemma", "GemmaForCausalLM", kDefaults, read, residual_layer, dense_modules()}; }
+Family gemma() { return {"gemma", "GemmaForCausalLM", kDefaults, read, residual_layer, dense_modules}; }
 
 }  // namespace gramian

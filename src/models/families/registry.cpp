@@ -7,7 +7,7 @@ namespace {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies{
-      llama(), mistral(), qwen2(), qwen2_vl(), qwen3(), gemma(), gemma2(), gemma3_text(),
+      llama(), mistral(), qwen2(), qwen2_vl(), qwen3(), qwen3_moe(), gemma(), gemma2(), gemma3_text(),
   };
   return kFamilies;
 }

@@ -13,5 +13,6 @@ Family mistral();
 Family qwen2();
 Family qwen2_vl();
 Family qwen3();
+Family qwen3_moe();
 
 }  // namespace gramian
