@@ -19,6 +19,10 @@ size_t batch_count(size_t rows, int64_t batch) {
   return (rows + static_cast<size_t>(batch) - 1) / static_cast<size_t>(batch);
 }
 
+int threads_per_lane(const CalibratorOptions& options) {
+  return std::max(1, options.threads / options.lanes);
+}
+
 // Row of the calibration set and position in it of packed token `token` of batch `batch`.
 std::string place(const BatchContext& context, int64_t first_row, int64_t token) {
   for (const RowRun& run : context.runs) {
@@ -43,6 +47,8 @@ Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows,
                        const CalibratorOptions& options)
     : model_(model), options_(options), activations_(batch_count(rows.size(), options.batch), options.spill) {
   GRAMIAN_CHECK(options.lanes > 0, "no lane");
+  for (int lane = 0; lane < options.lanes; ++lane)
+    pools_.push_back(std::make_unique<ThreadPool>(threads_per_lane(options)));
   const tensor::InferenceScope inference;
   for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(begin + static_cast<size_t>(options.batch), rows.size());
@@ -77,7 +83,7 @@ void Calibrator::on_lanes(const std::function<void(int, size_t)>& work) {
   for (size_t lane = 0; lane < lanes; ++lane) {
     threads.emplace_back([&, lane] {
       try {
-        tensor::set_threads(std::max(1, options_.threads / options_.lanes));
+        tensor::set_threads(threads_per_lane(options_));
         const tensor::InferenceScope inference;
         drive(lane);
       } catch (...) {
@@ -100,14 +106,14 @@ class Collected {
   Collected() = default;
   explicit Collected(std::vector<Linear*> modules) : modules_(std::move(modules)) {}
 
-  void add(int lane, int lanes, const Pause& pause) {
+  void add(int lane, int lanes, const Pause& pause, ThreadPool& pool) {
     {
       const std::lock_guard lock(mutex_);
       if (modules_.empty()) modules_ = pause.modules;
       GRAMIAN_CHECK(modules_ == pause.modules, "batches paused at different modules");
       if (!sums_) sums_ = std::make_unique<HessianAccumulator>(pause.input.size(-1), lanes);
     }
-    sums_->add(lane, pause.input);
+    sums_->add(lane, pause.input, &pool);
   }
   bool empty() const { return !sums_; }
   // Frees the sums.
@@ -270,7 +276,7 @@ class Calibrator::LayerRun {
 
   void take(int lane, size_t batch, const Pause& pause, Collected& collected) {
     try {
-      collected.add(lane, options_.lanes, pause);
+      collected.add(lane, options_.lanes, pause, *calibrator_.pools_[static_cast<size_t>(lane)]);
     } catch (const Error& error) {
       const int64_t token = first_bad_token(pause.input);
       if (error.kind() != ErrorKind::numerical || token < 0) throw;

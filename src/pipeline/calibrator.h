@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/parallel.h"
 #include "models/model.h"
 #include "tensor/activations.h"
 
@@ -71,6 +72,7 @@ class Calibrator {
   const Model& model_;
   CalibratorOptions options_;
   tensor::ActivationStore activations_;
+  std::vector<std::unique_ptr<ThreadPool>> pools_;  // per lane, its share of the threads
   std::vector<BatchContext> contexts_;
   std::vector<at::Tensor> hidden_;  // per batch, the input of the next layer
   int64_t tokens_ = 0;
