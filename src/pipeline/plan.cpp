@@ -38,9 +38,16 @@ void refuse_unfit(const std::string& where, const std::vector<std::vector<Planne
 
 }  // namespace
 
+const PlannedModule* QuantizePlan::find(size_t layer, const std::string& name) const {
+  const auto named = [&](const PlannedModule& module) { return module.linear.name == name; };
+  const auto found = std::find_if(layers[layer].begin(), layers[layer].end(), named);
+  return found == layers[layer].end() ? nullptr : &*found;
+}
+
 const PlannedModule* QuantizePlan::find(const std::string& name) const {
-  const auto found = by_name.find(name);
-  return found == by_name.end() ? nullptr : &layers[found->second.first][found->second.second];
+  const PlannedModule* found = nullptr;
+  for (size_t layer = 0; layer < layers.size() && found == nullptr; ++layer) found = find(layer, name);
+  return found;
 }
 
 std::vector<std::string> QuantizePlan::skipped() const {
@@ -76,7 +83,6 @@ QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) 
         for (PlannedTensor& tensor : packed_tensors(linear, group_size))
           plan.tensors.push_back(std::move(tensor));
       }
-      plan.by_name[linear.name] = {plan.layers.size() - 1, layer.size()};
       layer.push_back({std::move(linear), reason.empty(), reason});
     }
   }

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -21,8 +19,8 @@ struct QuantizePlan {
   std::vector<std::vector<PlannedModule>> layers;  // in the order of the forward's pauses
   std::vector<PlannedTensor> tensors;              // of the output, sorted by name
   std::vector<std::string> copied;                 // source tensors that are copied byte for byte
-  std::map<std::string, std::pair<size_t, size_t>> by_name;  // module -> its place in `layers`
-  // The module called `name`, or nullptr.
+  // The module called `name`, of one layer or of any; or nullptr.
+  const PlannedModule* find(size_t layer, const std::string& name) const;
   const PlannedModule* find(const std::string& name) const;
   std::vector<std::string> skipped() const;
   int64_t quantized_weights() const;  // entries of all quantized weight matrices
