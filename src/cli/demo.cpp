@@ -217,7 +217,8 @@ void run(const Flags& flags, const Common& common) {
 void add_demo(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
-  CLI::App& verb = *app.add_subcommand("demo", "Quantize the bundled model three ways and compare");
+  CLI::App& verb = *app.add_subcommand(
+      "demo", "Quantize the bundled model three ways and compare, with a page to look at");
   verb.add_option("--model", flags->model,
                   "Folder with a model, calibration.txt and heldout.txt (default: the bundled one)");
   verb.add_option("-o,--output", flags->output,
