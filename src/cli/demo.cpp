@@ -47,7 +47,7 @@ std::string utc_now() {
 
 // One word for a POSIX shell.
 std::string shell_word(const fs::path& path) {
-  const std::string word = path.string();
+  std::string word = path.string();
   constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
   std::string quoted = "'";

@@ -265,7 +265,34 @@ Json heat_view(const ReportDocument& document, const std::string& where) {
           {"largest", largest}};
 }
 
-// Seconds of the stages by name, then what no stage has.
+std::string stage_style(size_t stage) { return str("stage-", stage % 6); }
+
+// One job's seconds in each of `stages`, and in none of them.
+Json time_row_view(const std::string& name, const ReportJob& job, double seconds,
+                   const std::vector<std::string>& stages, double seconds_max) {
+  Json parts = Json::array(), cells = Json::array();
+  double rest = seconds;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const auto found = std::find_if(job.stages.begin(), job.stages.end(),
+                                    [&](const auto& stage) { return stage.first == stages[i]; });
+    Json cell{{"stage", stages[i]}, {"class", stage_style(i)}, {"figure", nullptr}};
+    if (found != job.stages.end()) {
+      rest -= found->second;
+      parts.push_back({{"class", stage_style(i)}, {"width", part_of(found->second, seconds_max)}});
+      cell["figure"] = figure(found->second, short_seconds(found->second));
+    }
+    cells.push_back(std::move(cell));
+  }
+  rest = std::max(rest, 0.0);
+  parts.push_back({{"class", "stage-other"}, {"width", part_of(rest, seconds_max)}});
+  cells.push_back(
+      {{"stage", "other"}, {"class", "stage-other"}, {"figure", figure(rest, short_seconds(rest))}});
+  return {{"name", name},
+          {"parts", std::move(parts)},
+          {"seconds", std::move(cells)},
+          {"total", figure(seconds, short_seconds(seconds))}};
+}
+
 Json time_view(const ReportDocument& document) {
   std::set<std::string> names;
   double seconds_max = 0;
@@ -274,36 +301,15 @@ Json time_view(const ReportDocument& document) {
     seconds_max = std::max(seconds_max, row.seconds);
     for (const auto& [stage, seconds] : row.job->stages) names.insert(stage);
   }
-  if (document.rows.size() < 2) return nullptr;
   const std::vector<std::string> stages(names.begin(), names.end());
-  const auto style = [](size_t stage) { return str("stage-", stage % 6); };
   Json heads = Json::array(), jobs = Json::array();
-  for (size_t i = 0; i < stages.size(); ++i) heads.push_back({{"name", stages[i]}, {"class", style(i)}});
+  for (size_t i = 0; i < stages.size(); ++i)
+    heads.push_back({{"name", stages[i]}, {"class", stage_style(i)}});
   heads.push_back({{"name", "other"}, {"class", "stage-other"}});
   for (const ReportRow& row : document.rows) {
-    if (!row.job) continue;
-    Json parts = Json::array(), cells = Json::array();
-    double rest = row.seconds;
-    for (size_t i = 0; i < stages.size(); ++i) {
-      const auto& own = row.job->stages;
-      const auto found =
-          std::find_if(own.begin(), own.end(), [&](const auto& stage) { return stage.first == stages[i]; });
-      const bool has = found != own.end();
-      if (has) parts.push_back({{"class", style(i)}, {"width", part_of(found->second, seconds_max)}});
-      if (has) rest -= found->second;
-      cells.push_back({{"stage", stages[i]},
-                       {"class", style(i)},
-                       {"figure", has ? figure(found->second, short_seconds(found->second)) : Json()}});
-    }
-    rest = std::max(rest, 0.0);
-    parts.push_back({{"class", "stage-other"}, {"width", part_of(rest, seconds_max)}});
-    cells.push_back(
-        {{"stage", "other"}, {"class", "stage-other"}, {"figure", figure(rest, short_seconds(rest))}});
-    jobs.push_back({{"name", row.variant},
-                    {"parts", std::move(parts)},
-                    {"seconds", std::move(cells)},
-                    {"total", figure(row.seconds, short_seconds(row.seconds))}});
+    if (row.job) jobs.push_back(time_row_view(row.variant, *row.job, row.seconds, stages, seconds_max));
   }
+  if (jobs.empty()) return nullptr;
   return {{"stages", std::move(heads)}, {"jobs", std::move(jobs)}};
 }
 

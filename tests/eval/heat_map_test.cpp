@@ -14,6 +14,7 @@ using Texts = std::vector<std::string>;
 
 std::vector<ReportModule> modules(const std::vector<std::pair<std::string, std::optional<double>>>& named) {
   std::vector<ReportModule> modules;
+  modules.reserve(named.size());
   for (const auto& [name, error] : named)
     modules.push_back({.name = name, .out_features = 8, .in_features = 16, .relative_error = error});
   return modules;
@@ -55,12 +56,8 @@ TEST(HeatMap, ShortKinds) {
 TEST(HeatMap, RefusesWhatIsNoTable) {
   const auto twice = modules({{"a.0.q", 0.1}, {"a.0.q", 0.2}});
   EXPECT_EQ(error_of([&] { heat_map(twice, "doc"); }).kind(), ErrorKind::corrupt_data);
-  std::vector<ReportModule> sparse;
-  for (int i = 0; i < 400; ++i)
-    sparse.push_back({.name = "l." + std::to_string(i) + ".k" + std::to_string(i),
-                      .out_features = 0,
-                      .in_features = 0,
-                      .relative_error = {}});
+  std::vector<ReportModule> sparse(400);
+  for (size_t i = 0; i < sparse.size(); ++i) sparse[i].name = str("l.", i, ".k", i);
   EXPECT_EQ(error_of([&] { heat_map(sparse, "doc"); }).kind(), ErrorKind::corrupt_data);
   sparse.resize(300);
   EXPECT_EQ(heat_map(sparse, "doc").cells.size(), 90000u);

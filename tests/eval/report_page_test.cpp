@@ -5,7 +5,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "formats/json.h"
 #include "support/files.h"
 
 namespace gramian {
@@ -74,16 +73,14 @@ TEST(ReportPage, ShowsTheDocument) {
   EXPECT_TRUE(html.starts_with(page_beginning()));
   for (const char* part :
        {"<title>storyteller: quantization report</title>", "29 November 2026, 09:05 UTC",
-        "Quantized once, with 4,096 tokens of calibration text, and compared with the original on 21,930 "
-        "held-out tokens.",
+        "Quantized once, with 4,096 tokens of calibration text, and compared", "on 21,930 held-out tokens.",
         "4.00\u00d7 smaller", "QQQ, groups of 128", "<data value=\"0.0125\">0.0125</data>",
         "<data value=\"0.012\">0.0120</data>", "<data value=\"123456789\">", "there was a <mark>cat.</mark>",
         "there was a <mark>dog.</mark>",
         "title=\"model.layers.0.self_attn.q_proj: 64 out, 128 in; relative error 3.120\u202f%\"",
         "<data value=\"0.0312\">3.12</data>", "Largest: 6.25\u202f%, model.layers.1.mlp.up_proj of qqq-g128.",
         "<data value=\"1.75\">1.8</data>",
-        "gramian</span> <span>demo</span> <span>--output</span> <span>&#39;my</span> "
-        "<span>folder&#39;</span>"}) {
+        "<span>--output</span> <span>&#39;my</span> <span>folder&#39;</span>"}) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(html.find("{{"), std::string::npos);
