@@ -23,7 +23,7 @@ help: ## this list
 	@echo 'GRAMIAN_CPU_LEVEL, GRAMIAN_TORCH_VERSION and GRAMIAN_TORCH_INDEX (see tools/setup.sh).'
 
 .PHONY: demo
-demo: build ## quantize the bundled model and compare the results
+demo: build ## quantize the bundled model, compare the results, make report.html
 	@build/gramian demo $(ARGS)
 
 .PHONY: test

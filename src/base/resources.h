@@ -1,7 +1,8 @@
-// What this process has used, for reports.
+// What this process runs on and has used, for reports.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace gramian {
 
@@ -11,5 +12,7 @@ int64_t peak_rss_bytes();
 int64_t resident_bytes();
 // Starts a new peak measurement (Linux); returns whether the kernel accepted it.
 bool reset_peak_rss();
+// The processor's name as the kernel gives it; "unknown processor" where it gives none.
+std::string cpu_name();
 
 }  // namespace gramian

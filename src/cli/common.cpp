@@ -75,24 +75,6 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
                 "Accept less than half of the rows that --samples asks for");
 }
 
-std::string human_bytes(double bytes) {
-  const char* unit = "B";
-  for (const char* next : {"kB", "MB", "GB", "TB"}) {
-    if (bytes < 1000) break;
-    bytes /= 1000;
-    unit = next;
-  }
-  char text[64];
-  std::snprintf(text, sizeof text, bytes < 100 && unit[0] != 'B' ? "%.2f %s" : "%.0f %s", bytes, unit);
-  return text;
-}
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {

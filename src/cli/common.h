@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "base/format.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "pipeline/rows.h"
@@ -44,10 +45,6 @@ struct RowFlags {
 };
 void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_help);
 
-// "16.4 MB", "1.23 GB" (powers of ten).
-std::string human_bytes(double bytes);
-// printf-style number with `digits` after the point.
-std::string fixed(double value, int digits);
 // Rows of cells as an aligned text table; the first row is the head, columns after the first are right-aligned.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 // [low, high], with null for what is not finite.
@@ -59,5 +56,6 @@ void add_eval(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_demo(CLI::App& app);
+void add_report(CLI::App& app);
 
 }  // namespace gramian::cli

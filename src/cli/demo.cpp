@@ -1,10 +1,15 @@
-// gramian demo: the bundled model quantized three ways and compared with itself.
+// gramian demo: the bundled model quantized three ways and compared with itself, with a page to look at.
+#include <ctime>
+
 #include "base/error.h"
 #include "base/resources.h"
 #include "cli/common.h"
+#include "cli/page.h"
 #include "eval/evaluate.h"
+#include "kernels/cpu_level.h"
 #include "pipeline/method.h"
 #include "pipeline/quantize.h"
+#include "tensor/ops.h"
 
 namespace gramian::cli {
 namespace {
@@ -13,6 +18,7 @@ namespace fs = std::filesystem;
 struct Flags {
   std::string model;
   std::string output = "demo-out";
+  std::string page = "report.html";
   RowFlags rows;
 };
 
@@ -30,8 +36,33 @@ fs::path bundled_model() {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / here;
 }
 
+// "2026-11-29T19:31:05Z".
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+// One word for a POSIX shell.
+std::string shell_word(const fs::path& path) {
+  std::string word = path.string();
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string row_arguments(const RowFlags& rows) {
+  return str(rows.samples ? str(" --samples ", *rows.samples) : "", " --sequence-length ",
+             rows.sequence_length, rows.seed ? str(" --seed ", *rows.seed) : "",
+             rows.allow_fewer ? " --allow-fewer" : "");
+}
+
 Json row(const std::string& variant, uint64_t bytes, double bits, const EvalResult& eval, double seconds,
-         int64_t peak) {
+         int64_t peak, Json job) {
   Json json;
   json["variant"] = variant;
   json["bytes"] = bytes;
@@ -42,6 +73,7 @@ Json row(const std::string& variant, uint64_t bytes, double bits, const EvalResu
   json["top1_agreement"] = eval.top1_agreement;
   json["seconds"] = seconds;
   json["peak_rss_bytes"] = peak;
+  json["job"] = std::move(job);
   return json;
 }
 
@@ -64,58 +96,120 @@ std::string text_of(const Json& rows) {
   return table(cells);
 }
 
-void run(const Flags& flags, const Common& common) {
-  Log log = common.log();
-  const auto pool = common.pool();
-  const fs::path source = flags.model.empty() ? bundled_model() : fs::path(flags.model);
-  if (!fs::exists(source / "config.json")) {
+// The demo at work: the model, what it is evaluated on, and the document that grows.
+class Demo {
+ public:
+  Demo(const Flags& flags, const Common& common)
+      : flags_(flags), log_(common.log()), pool_(common.pool()), source_(model_folder(flags)) {}
+
+  Json document(const Common& common) {
+    const RowSet held_out = held_out_rows();
+    reset_peak_rss();
+    ResidentModel original(source_, {}, pool_);
+    refuse_foreign_ids(held_out.rows, original.model().spec().vocab, held_out_file());
+    const EvalResult baseline = evaluate(original, &original, held_out.rows, {}, log_);
+    Json rows = Json::array({original_row(original.model().checkpoint(), baseline)});
+    for (const Variant& variant : kVariants) rows.push_back(variant_row(variant, original, held_out));
+    Json json;
+    json["gramian"] = GRAMIAN_VERSION;
+    json["libtorch"] = tensor::libtorch_version();
+    json["model"] = fs::canonical(source_).filename().string();
+    json["date"] = utc_now();
+    json["cpu"] = cpu_name();
+    json["cpu_level"] = name(cpu_level());
+    json["threads"] = pool_->threads();
+    json["held_out_rows"] = held_out.rows.size();
+    json["held_out_tokens"] = baseline.tokens;
+    json["rows"] = std::move(rows);
+    json["commands"] = commands(common);
+    json["output"] = flags_.output;
+    return json;
+  }
+
+ private:
+  static fs::path model_folder(const Flags& flags) {
+    const fs::path source = flags.model.empty() ? bundled_model() : fs::path(flags.model);
+    if (fs::exists(source / "config.json")) return source;
     throw Error(ErrorKind::invalid_argument, source.string(), "no model here",
                 "run in the folder of the repository, or pass --model");
   }
-  const Tokenizer tokenizer(source / "tokenizer.json");
-  RowOptions eval_rows = flags.rows.options(0);
-  eval_rows.samples.reset();
-  const RowSet held_out =
-      load_rows(source / "heldout.txt", eval_rows, [&]() -> const Tokenizer& { return tokenizer; }, log);
-  log.info(str("demo: ", source.string(), ", evaluated on ", held_out.rows.size(), " held-out rows of ",
-               flags.rows.sequence_length, " tokens"));
+  fs::path held_out_file() const { return source_ / "heldout.txt"; }
 
-  reset_peak_rss();
-  ResidentModel original(source, {}, pool);
-  Json rows = Json::array();
-  refuse_foreign_ids(held_out.rows, original.model().spec().vocab, source / "heldout.txt");
-  {
-    const EvalResult eval = evaluate(original, &original, held_out.rows, {}, log);
-    const Checkpoint& checkpoint = original.model().checkpoint();
+  RowSet held_out_rows() {
+    const Tokenizer tokenizer(source_ / "tokenizer.json");
+    RowOptions options = flags_.rows.options(0);
+    options.samples.reset();
+    RowSet rows = load_rows(held_out_file(), options, [&]() -> const Tokenizer& { return tokenizer; }, log_);
+    log_.info(str("demo: ", source_.string(), ", evaluated on ", rows.rows.size(), " held-out rows of ",
+                  flags_.rows.sequence_length, " tokens"));
+    return rows;
+  }
+
+  static Json original_row(const Checkpoint& checkpoint, const EvalResult& eval) {
     const uint64_t bytes = weight_bytes(checkpoint);
     int64_t weights = 0;
     for (const auto& [name, tensor] : checkpoint.tensors()) {
       weights += static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
     }
-    rows.push_back(row("original", bytes, 8.0 * static_cast<double>(bytes) / static_cast<double>(weights),
-                       eval, 0, peak_rss_bytes()));
+    return row("original", bytes, 8.0 * static_cast<double>(bytes) / static_cast<double>(weights), eval, 0,
+               peak_rss_bytes(), nullptr);
   }
-  for (const Variant& variant : kVariants) {
+
+  Json variant_row(const Variant& variant, ResidentModel& original, const RowSet& held_out) {
     QuantizeJob job;
-    job.source = source;
-    job.output = fs::path(flags.output) / variant.name;
+    job.source = source_;
+    job.output = fs::path(flags_.output) / variant.name;
     job.method = variant.method;
     job.solve.grid.group_size = variant.group_size;
-    if (find_method(job.method).needs_hessian) job.calibration = source / "calibration.txt";
-    job.rows = flags.rows.options(128);
+    if (find_method(job.method).needs_hessian) job.calibration = source_ / "calibration.txt";
+    job.rows = flags_.rows.options(128);
     job.force = true;
-    log.info(str("quantizing ", variant.name));
+    log_.info(str("quantizing ", variant.name));
     reset_peak_rss();
-    const Json report = quantize(job, *pool, log);
-    ResidentModel quantized(job.output, {}, pool);
-    const EvalResult eval = evaluate(quantized, &original, held_out.rows, {}, log);
-    rows.push_back(row(variant.name, report.at("weight_bytes"), report.at("bits_per_weight"), eval,
-                       report.at("seconds"), report.at("peak_rss_bytes")));
+    Json report = quantize(job, *pool_, log_);
+    ResidentModel quantized(job.output, {}, pool_);
+    const EvalResult eval = evaluate(quantized, &original, held_out.rows, {}, log_);
+    return row(variant.name, report.at("weight_bytes"), report.at("bits_per_weight"), eval,
+               report.at("seconds"), report.at("peak_rss_bytes"), report);
   }
-  Json json;
-  json["rows"] = rows;
-  json["output"] = flags.output;
-  common.result(json, text_of(rows) + str("checkpoints are in ", flags.output, "/\n"));
+
+  // The demo's own command line, and the ones that do its parts.
+  Json commands(const Common& common) const {
+    const std::string threads = common.threads > 0 ? str(" --threads ", common.threads) : "";
+    const std::string rows = row_arguments(flags_.rows), source = shell_word(source_);
+    Json lines = Json::array(
+        {str("gramian demo --model ", source, " --output ", shell_word(flags_.output), rows, threads)});
+    RowFlags held_out = flags_.rows;
+    held_out.samples.reset();
+    for (const Variant& variant : kVariants) {
+      const std::string output = shell_word(fs::path(flags_.output) / variant.name);
+      const bool calibrated = find_method(variant.method).needs_hessian;
+      lines.push_back(
+          str("gramian quantize ", source, " --output ", output, " --method ", variant.method,
+              " --group-size ", variant.group_size,
+              calibrated ? str(" --calibration ", shell_word(source_ / "calibration.txt"), rows) : "",
+              threads, " --force"));
+      lines.push_back(str("gramian eval ", output, " --reference ", source, " --text ",
+                          shell_word(held_out_file()), row_arguments(held_out), threads));
+    }
+    return lines;
+  }
+
+  const Flags& flags_;
+  Log log_;
+  std::shared_ptr<ThreadPool> pool_;
+  fs::path source_;
+};
+
+void run(const Flags& flags, const Common& common) {
+  if (!flags.page.empty()) check_page(flags.page);
+  const Json document = Demo(flags, common).document(common);
+  std::string text = text_of(document.at("rows")) + str("checkpoints are in ", flags.output, "/\n");
+  if (!flags.page.empty()) {
+    write_page(flags.page, document, "the demo");
+    text += str("the page to look at is ", flags.page, "\n");
+  }
+  common.result(document, text);
 }
 
 }  // namespace
@@ -123,11 +217,14 @@ void run(const Flags& flags, const Common& common) {
 void add_demo(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
-  CLI::App& verb = *app.add_subcommand("demo", "Quantize the bundled model three ways and compare");
+  CLI::App& verb = *app.add_subcommand(
+      "demo", "Quantize the bundled model three ways and compare, with a page to look at");
   verb.add_option("--model", flags->model,
                   "Folder with a model, calibration.txt and heldout.txt (default: the bundled one)");
   verb.add_option("-o,--output", flags->output,
                   "Folder for the quantized checkpoints; what it holds of them is replaced")
+      ->capture_default_str();
+  verb.add_option("--page", flags->page, "Page to write, one self-contained HTML file; '' for none")
       ->capture_default_str();
   flags->rows.sequence_length = 256;  // what the bundled model was trained on
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128");

@@ -33,5 +33,10 @@ TEST(PeakMemory, RisesWithUseAndStays) {
   EXPECT_GE(peak_rss_bytes(), after);
 }
 
+TEST(CpuName, OneLineOfText) {
+  EXPECT_FALSE(cpu_name().empty());
+  EXPECT_EQ(cpu_name().find('\n'), std::string::npos);
+}
+
 }  // namespace
 }  // namespace gramian

@@ -147,6 +147,14 @@ TEST(Gemma3, SlidingAndFullLayersTurnOnTheirOwn) {
   EXPECT_EQ(spec.ropes[1].factor, 4);
 }
 
+TEST(Gemma3, AnOddHeadIsBlamedOnItsOwnKey) {
+  Json json = sizes("gemma3_text");
+  json["head_dim"] = 7;
+  const Error error = error_of([&] { describe(json); });
+  EXPECT_EQ(error.kind(), ErrorKind::corrupt_data);
+  EXPECT_NE(std::string(error.what()).find("'head_dim'"), std::string::npos) << error.what();
+}
+
 // A nested configuration leaves out what its class has anyway; a plain one is damaged when a size is missing.
 TEST(TextConfig, MissingKeysTakeTheDefaultsOfTheClass) {
   Json text{{"model_type", "gemma3_text"}, {"num_hidden_layers", 2}};

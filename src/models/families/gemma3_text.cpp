@@ -26,6 +26,7 @@ RopeSpec read_kind(const ConfigReader& config, int64_t head_dim, bool sliding) {
     rope["rope_theta"] = config.number(key);
   }
   const Json alone{{"rope_parameters", rope},
+                   {"head_dim", head_dim},
                    {"max_position_embeddings", config.integer("max_position_embeddings")},
                    {"partial_rotary_factor", config.number_or("partial_rotary_factor", 1.0)}};
   return read_rope({alone, config.where()}, head_dim);

@@ -1,0 +1,46 @@
+#include "base/format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace gramian {
+
+std::string human_bytes(double bytes) {
+  const char* unit = "B";
+  for (const char* next : {"kB", "MB", "GB", "TB"}) {
+    if (bytes < 1000) break;
+    bytes /= 1000;
+    unit = next;
+  }
+  return fixed(bytes, bytes < 100 && unit[0] != 'B' ? 2 : 0) + " " + unit;
+}
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, std::abs(value) < 1e15 ? "%.*f" : "%.*e", digits, value);
+  return text;
+}
+
+std::string fixed_or_scientific(double value, int digits) {
+  const double size = std::abs(value);
+  if (size < 1e6 && (size == 0 || size >= 0.5 * std::pow(10, -digits))) return fixed(value, digits);
+  char text[64];
+  std::snprintf(text, sizeof text, "%.2e", value);
+  return text;
+}
+
+std::string grouped(int64_t value) {
+  std::string text = std::to_string(value);
+  const size_t first = value < 0 ? 1 : 0;
+  for (size_t at = text.size(); at > first + 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+int decimals_of(double value, int significant) {
+  if (value == 0 || !std::isfinite(value)) return 0;
+  const auto magnitude = static_cast<int>(std::floor(std::log10(std::abs(value))));
+  return std::clamp(significant - 1 - magnitude, 0, 9);
+}
+
+}  // namespace gramian

@@ -1,0 +1,21 @@
+// Numbers as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gramian {
+
+// "16.4 MB", "1.23 GB" (powers of ten).
+std::string human_bytes(double bytes);
+// `digits` after the point; from 1e15 in magnitude on with an exponent, as nobody counts such digits.
+std::string fixed(double value, int digits);
+// Like fixed(), but with three digits and an exponent ("8.12e+09") from 1e6 on and where fixed() would show a value other
+// than 0 as 0.
+std::string fixed_or_scientific(double value, int digits);
+// "26,775".
+std::string grouped(int64_t value);
+// Digits after the point that show `value` with `significant` digits, from 0 to 9; 0 and what is not finite need none.
+int decimals_of(double value, int significant);
+
+}  // namespace gramian
