@@ -101,16 +101,18 @@ void StagedDirectory::refuse_occupied(const fs::path& given, bool replace) {
   fs::path parent = final_path.parent_path();
   while (!fs::exists(parent)) parent = parent.parent_path();
   if (::access(parent.c_str(), W_OK) != 0)
-    throw Error(ErrorKind::io, parent.string(), str("cannot write here: ", std::strerror(errno)), "name another output");
+    throw Error(ErrorKind::io, parent.string(), str("cannot write here: ", std::strerror(errno)),
+                "name another output");
   if (!fs::exists(final_path)) return;
   if (!fs::is_directory(final_path)) {
     throw Error(ErrorKind::invalid_argument, final_path.string(), "is a file, expected a folder",
                 "name another output");
   }
-  struct stat inside {}, outside {};
+  struct stat inside{}, outside{};
   if (::stat(final_path.c_str(), &inside) == 0 && ::stat(parent.c_str(), &outside) == 0 &&
       inside.st_dev != outside.st_dev) {
-    throw Error(ErrorKind::invalid_argument, final_path.string(), "is a mount point", "name a folder inside it");
+    throw Error(ErrorKind::invalid_argument, final_path.string(), "is a mount point",
+                "name a folder inside it");
   }
   if (!replace && !fs::is_empty(final_path)) {
     throw Error(ErrorKind::invalid_argument, final_path.string(), "output folder exists and is not empty",

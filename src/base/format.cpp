@@ -43,4 +43,24 @@ int decimals_of(double value, int significant) {
   return std::clamp(significant - 1 - magnitude, 0, 9);
 }
 
+std::optional<int64_t> parse_bytes(const std::string& text) {
+  char* rest = nullptr;
+  const double number = std::strtod(text.c_str(), &rest);
+  std::string unit;
+  for (; *rest != '\0'; ++rest) {
+    if (*rest != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*rest)));
+  }
+  double factor = 0;
+  if (unit.empty() || unit == "b") factor = 1;
+  const std::string steps = "kmgt";
+  const size_t step = unit.empty() ? std::string::npos : steps.find(unit[0]);
+  if (step != std::string::npos) {
+    if (unit.size() == 1 || unit.substr(1) == "ib") factor = std::pow(1024.0, static_cast<double>(step + 1));
+    if (unit.substr(1) == "b") factor = std::pow(1000.0, static_cast<double>(step + 1));
+  }
+  const double bytes = number * factor;
+  if (!(bytes >= 1) || bytes > std::pow(2.0, 60)) return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
+
 }  // namespace gramian

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace gramian {
 
 // "16.4 MB", "1.23 GB" (powers of ten).
 std::string human_bytes(double bytes);
+// "1.5GiB", "800 MB", "1024": a size with an optional unit (B; kB, MB, GB, TB of ten; KiB, MiB, GiB, TiB of two; K, M, G, T
+// like the latter), upper or lower case. Nothing for another text, for less than one byte or more than 2^60.
+std::optional<int64_t> parse_bytes(const std::string& text);
 // `digits` after the point; from 1e15 in magnitude on with an exponent, as nobody counts such digits.
 std::string fixed(double value, int digits);
 // Like fixed(), but with three digits and an exponent ("8.12e+09") from 1e6 on and where fixed() would show a value other

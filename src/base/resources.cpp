@@ -1,5 +1,6 @@
 #include "base/resources.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -25,6 +26,13 @@ int64_t status_bytes(const std::string& key) {
 }  // namespace
 
 int64_t resident_bytes() { return std::max<int64_t>(0, status_bytes("VmRSS")); }
+
+void return_freed_memory() {
+#ifdef __GLIBC__
+  // Setting it also ends its growth with the size of what is freed.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
 
 int64_t peak_rss_bytes() {
   if (const int64_t bytes = status_bytes("VmHWM"); bytes >= 0) return bytes;

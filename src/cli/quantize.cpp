@@ -15,6 +15,9 @@ struct Flags {
   std::string calibration;
   std::string compat;
   std::string lanes = "cpu:1";
+  std::string memory;
+  std::string activations = "auto";
+  std::string sequential = "subset";
   RowFlags rows;
 };
 
@@ -49,6 +52,20 @@ std::string summary(const Json& report) {
   return text;
 }
 
+std::string dry_run_text(const Json& report) {
+  std::string text = str(report.at("layers"), " layers, ", report.at("quantized_weights"),
+                         " weights to quantize, ", human_bytes(report.at("weight_bytes")), " to write\n");
+  const Json& plan = report.at("plan");
+  if (plan.is_null()) return text;
+  for (const auto& [what, bytes] : plan.at("parts").items())
+    text += str("  ", what, ": ", human_bytes(bytes), "\n");
+  return text + str("memory at most ", human_bytes(plan.at("peak_bytes")), " (at ",
+                    plan.at("worst_module").get<std::string>(), "), smallest possible ",
+                    human_bytes(plan.at("smallest_bytes")),
+                    "; activations wait: ", plan.at("activations").get<std::string>(), "\nabout ",
+                    fixed(plan.at("seconds"), 0), " s\n");
+}
+
 void run(Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
@@ -57,7 +74,17 @@ void run(Flags& flags, const Common& common) {
   job.rows = flags.rows.options(128);
   job.lanes = parse_lanes(flags.lanes);
   job.compat_gptqmodel = !flags.compat.empty();
+  job.sequential = parse_sequential(flags.sequential);
+  job.budget.activations = parse_activations(flags.activations);
+  if (!flags.memory.empty()) {
+    job.budget.memory_bytes = parse_bytes(flags.memory);
+    if (!job.budget.memory_bytes) {
+      throw Error(ErrorKind::invalid_argument, "--memory", str("'", flags.memory, "' is not a size"),
+                  "for example --memory 1.5GiB");
+    }
+  }
   const Json report = quantize(job, *pool, log);
+  if (job.dry_run) return common.result(report, dry_run_text(report));
   common.result(report, summary(report) + "written to " + job.output.string() + "\n");
 }
 
@@ -104,6 +131,26 @@ void add_quantize(CLI::App& app) {
   verb.add_option("--compat", flags->compat,
                   "Follow another tool's rules: gptqmodel (7.7.0), to compare with it")
       ->check(CLI::IsMember({"gptqmodel"}));
+  verb.add_option("--sequential", flags->sequential,
+                  "Which weights stand before a layer when its statistics are taken: subset = all before it "
+                  "quantized, layer = those of earlier layers, none = the original model")
+      ->capture_default_str();
+  verb.add_option("--memory", flags->memory,
+                  "Most memory the job may take, like 1.5GiB; it changes how batches wait, never the result");
+  verb.add_option(
+          "--activations", flags->activations,
+          "How batches wait for their layer: suspend = in memory, spill = in a file, replay = computed "
+          "again, auto = the first that fits --memory")
+      ->capture_default_str();
+  verb.add_option("--scratch", job.budget.scratch,
+                  "Folder for spilled activations (default: beside the output)")
+      ->check(CLI::ExistingDirectory);
+  verb.add_option("--min-expert-tokens", job.min_expert_tokens,
+                  "Experts with fewer calibration tokens are rounded plainly")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  verb.add_flag("--dry-run", job.dry_run,
+                "Print what the job would hold and how long it would take, and stop");
   verb.add_flag("--skip-unfit", job.skip_unfit, "Leave layers unquantized whose shape QQQ's tiles refuse");
   verb.add_flag("--skip-scan", job.skip_scan, "Do not look for NaN and infinity in the source first");
   verb.add_flag("--treat-as-tied", job.treat_as_tied,

@@ -144,6 +144,13 @@ std::unique_ptr<DecoderLayer> Model::load_layer(int64_t index) const {
   return family_.layer(spec_, weights_, layer_prefix(index), index);
 }
 
+void Model::drop_layer(int64_t index) const {
+  const auto& tensors = checkpoint().tensors();
+  const std::string prefix = layer_prefix(index);
+  for (auto it = tensors.lower_bound(prefix); it != tensors.end() && it->first.starts_with(prefix); ++it)
+    it->second.file->drop(it->second.bytes);
+}
+
 at::Tensor Model::logits(const at::Tensor& normed) const {
   constexpr int64_t kChunk = 8192;  // rows of the head widened at a time
   const at::Tensor wide = normed.to(at::kFloat);

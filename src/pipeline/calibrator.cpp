@@ -43,6 +43,26 @@ int64_t first_bad_token(const at::Tensor& input) {
 
 }  // namespace
 
+Sequential parse_sequential(const std::string& text) {
+  for (const Sequential order : {Sequential::subset, Sequential::layer, Sequential::none}) {
+    if (to_text(order) == text) return order;
+  }
+  throw Error(ErrorKind::invalid_argument, "--sequential", str("unknown word '", text, "'"),
+              "choose subset, layer or none");
+}
+
+std::string to_text(Sequential sequential) {
+  switch (sequential) {
+    case Sequential::subset:
+      return "subset";
+    case Sequential::layer:
+      return "layer";
+    case Sequential::none:
+      return "none";
+  }
+  return "";
+}
+
 Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows,
                        const CalibratorOptions& options)
     : model_(model), options_(options), activations_(batch_count(rows.size(), options.batch), options.spill) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/parallel.h"
@@ -22,6 +23,10 @@ enum class Sequential {
   layer,  // every earlier layer is solved; a layer's statistics are taken with its original weights in one pass
   none,  // all weights are original: one pass over the unquantized model
 };
+
+// "subset", "layer", "none"; throws invalid_argument for another word.
+Sequential parse_sequential(const std::string& text);
+std::string to_text(Sequential sequential);
 
 // How a batch waits at a pause while the others get there (Sequential::subset). The results are the same bytes.
 enum class Waiting {

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "base/interrupt.h"
 #include "base/resources.h"
 #include "pipeline/calibrator.h"
@@ -98,9 +99,8 @@ class Run {
     }
   }
 
-  void calibrated(const RowSet& rows) {
-    Calibrator calibrator(model_, rows.rows,
-                          {.batch = job_.batch, .lanes = job_.lanes, .threads = pool_.threads()});
+  void calibrated(const RowSet& rows, const CalibratorOptions& options) {
+    Calibrator calibrator(model_, rows.rows, options);
     tokens_ = calibrator.tokens();
     for (size_t i = 0; i < plan_.layers.size(); ++i) {
       const auto layer = model_.load_layer(static_cast<int64_t>(i));
@@ -108,9 +108,11 @@ class Run {
       const auto pauses = static_cast<double>(model_.module_names(static_cast<int64_t>(i)).size());
       calibrator.run_layer(static_cast<int64_t>(i), *layer, [&](const PauseStatistics& statistics) {
         progress_.update(static_cast<double>(i) + pause++ / pauses, statistics.modules[0]->name);
-        solve_pause(statistics);
+        solve_pause(i, statistics);
       });
+      model_.drop_layer(static_cast<int64_t>(i));
     }
+    waiting_bytes_ = calibrator.activations().parked_bytes();
     multiplications_ = calibrator.linear_multiplications();
     batches_ = calibrator.batches();
   }
@@ -122,17 +124,26 @@ class Run {
   }
 
  private:
-  void solve_pause(const PauseStatistics& statistics) {
-    const int64_t columns = statistics.hessian.size(0);
+  void solve_pause(size_t layer, const PauseStatistics& statistics) {
+    const int64_t columns = statistics.modules[0]->in_features;
     if (statistics.tokens < columns) {
-      log_.warn(str("fewer calibration tokens (", statistics.tokens, ") than columns (", columns,
-                    ") in some layers: their Hessians are rank deficient; give more --samples"));
+      // The counts of experts differ, and one line is enough for all.
+      log_.warn(statistics.expert
+                    ? std::string("some experts saw fewer calibration tokens than they have columns: their "
+                                  "Hessians are rank deficient; give more --samples")
+                    : str("fewer calibration tokens (", statistics.tokens, ") than columns (", columns,
+                          ") in some layers: their Hessians are rank deficient; give more --samples"));
     }
-    const Factor factor = watch_.time("factor", [&] {
-      return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step);
-    });
+    const bool starved = statistics.expert && statistics.tokens < job_.min_expert_tokens;
+    if (starved) starved_experts_.push_back(statistics.modules[0]->name);
+    Factor factor;
+    if (statistics.tokens > 0 && !starved) {
+      factor = watch_.time("factor", [&] {
+        return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step);
+      });
+    }
     for (Linear* module : statistics.modules) {
-      if (plan_.find(module->name)->quantize) module->op = store(*module, &factor, statistics.tokens);
+      if (plan_.find(layer, module->name)->quantize) module->op = store(*module, &factor, statistics.tokens);
     }
   }
 
@@ -166,7 +177,9 @@ class Run {
   Progress progress_;
   Stopwatch watch_;
   std::vector<Json> modules_;
+  std::vector<std::string> starved_experts_;  // the first module of each pause
   int64_t fallbacks_ = 0;
+  int64_t waiting_bytes_ = 0;
   int64_t tokens_ = 0;
   int64_t multiplications_ = 0;
   int64_t batches_ = 0;
@@ -204,7 +217,11 @@ Json Run::report(const RowSet& rows, const Method& method) const {
   json["batches"] = batches_;
   json["lanes"] = job_.lanes;
   json["linear_multiplications"] = multiplications_;
+  json["sequential"] = to_text(job_.sequential);
+  json["activations_parked_bytes"] = waiting_bytes_;
   json["fallbacks"] = fallbacks_;
+  json["min_expert_tokens"] = job_.min_expert_tokens;
+  json["experts_below_minimum"] = starved_experts_;
   json["skipped"] = plan_.skipped();
   json["bits_per_weight"] = static_cast<double>(packed_bits) / static_cast<double>(plan_.quantized_weights());
   json["bits_per_weight_total"] =
@@ -254,6 +271,63 @@ void refuse_quantized(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+namespace {
+
+// The nearest folder above the output that exists: on its disk, without a trace in it.
+fs::path scratch_folder(const QuantizeJob& job) {
+  if (!job.budget.scratch.empty()) return job.budget.scratch;
+  fs::path folder = fs::absolute(job.output).lexically_normal();
+  do {
+    folder = folder.parent_path();
+  } while (!fs::is_directory(folder) && folder != folder.root_path());
+  return folder;
+}
+
+// Plans, and sets in `calibrator` what the plan decides.
+BudgetPlan plan_memory(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
+                       const RowSet& rows, CalibratorOptions& calibrator, ThreadPool& pool) {
+  if (job.budget.memory_bytes) return_freed_memory();
+  BudgetOptions options = job.budget;
+  options.scratch = scratch_folder(job);
+  BudgetPlan budget = plan_budget(model, plan, rows.rows, calibrator, job.solve, options, pool);
+  calibrator.waiting = budget.waiting;
+  if (budget.spill) calibrator.spill = options.scratch;
+  calibrator.expert_wave = budget.expert_wave;
+  return budget;
+}
+
+void say(const BudgetPlan& plan, Log& log) {
+  std::string parts;
+  for (const MemoryPart& part : plan.parts)
+    parts += str(parts.empty() ? "" : ", ", part.what, " ", human_bytes(static_cast<double>(part.bytes)));
+  log.info(str("memory: about ", human_bytes(static_cast<double>(plan.peak_bytes)), " at ", plan.worst, " (",
+               parts, "); activations wait: ", to_json(plan).at("activations").get<std::string>()));
+  log.info(str("time: about ", fixed(plan.seconds(), 0), " s"));
+}
+
+Json dry_run_report(const Model& model, const QuantizePlan& plan, const RowSet& rows,
+                    const std::optional<BudgetPlan>& budget) {
+  Json json;
+  json["dry_run"] = true;
+  json["model_type"] = model.family().model_type;
+  json["layers"] = plan.layers.size();
+  json["quantized_weights"] = plan.quantized_weights();
+  json["skipped"] = plan.skipped();
+  json["rows"] = rows.rows.size();
+  json["tokens"] = rows.tokens;
+  uint64_t bytes = 0;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    uint64_t size = dtype_bytes(tensor.dtype);
+    for (const int64_t dim : tensor.shape) size *= static_cast<uint64_t>(dim);
+    bytes += size;
+  }
+  json["weight_bytes"] = bytes;
+  json["plan"] = budget ? to_json(*budget) : Json(nullptr);
+  return json;
+}
+
+}  // namespace
+
 Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   const QuantizeJob job = with_rules(given);
   const auto start = std::chrono::steady_clock::now();
@@ -279,15 +353,24 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
   if (!job.skip_scan) refuse_non_finite(*checkpoint, plan, pool, log);
+  CalibratorOptions calibrator{
+      .batch = job.batch, .lanes = job.lanes, .threads = pool.threads(), .sequential = job.sequential};
+  std::optional<BudgetPlan> budget;
+  if (method.needs_hessian) {
+    budget = plan_memory(job, model, plan, rows, calibrator, pool);
+    say(*budget, log);
+  }
+  if (job.dry_run) return dry_run_report(model, plan, rows, budget);
   Run run(job, model, plan, pool, log);
   if (method.needs_hessian) {
-    run.calibrated(rows);
+    run.calibrated(rows, calibrator);
   } else {
     run.plain_rounding();
   }
   Json report = run.report(rows, method);
   report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report["peak_rss_bytes"] = peak_rss_bytes();
+  report["plan"] = budget ? to_json(*budget) : Json(nullptr);
   run.finish(report);
   return report;
 }

@@ -33,6 +33,7 @@ struct QuantizeJob {
   BudgetOptions budget;  // without `scratch` waiting activations go beside the output
   // Experts with fewer tokens are rounded plainly.
   int64_t min_expert_tokens = 1;
+  bool dry_run = false;  // plan, write nothing
   bool skip_unfit = false;
   bool skip_scan = false;
   bool treat_as_tied = false;
@@ -40,10 +41,8 @@ struct QuantizeJob {
   uint64_t shard_bytes_max = uint64_t{4} << 30;
 };
 
-// What the job would do and hold, without doing it. Keys: docs/report.md.
-nlohmann::ordered_json dry_run(const QuantizeJob& job, ThreadPool& pool, Log& log);
-
-// Returns the report, which is also written to <output>/gramian-report.json. Keys: docs/report.md.
+// Returns the report, which is also written to <output>/gramian-report.json; of a dry run the plan alone. Keys:
+// docs/report.md.
 nlohmann::ordered_json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log);
 
 }  // namespace gramian
