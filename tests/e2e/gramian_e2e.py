@@ -139,6 +139,7 @@ FAMILIES = {
 class TinyModel:
     """A random model of one of FAMILIES (Qwen2: biases on q, k and v). Every linear has a group-128 and a whole-row form by
     default."""
+    mixture = {}
 
     def __init__(self, hidden=128, head_dim=64, heads=2, kv_heads=1, intermediate=256, layers=2, vocab=300, tied=True,
                  family="llama", seed=1):
@@ -152,7 +153,7 @@ class TinyModel:
             "rope_theta": 10000.0, "torch_dtype": "bfloat16", "bos_token_id": 0, "made_by": {"test": [1, 2, {"x": None}]},
             **FAMILIES[family][1],
         }
-        key = tuple(self.shape.values())
+        key = (*self.shape.values(), *self.mixture.values())
         if key not in _made:
             _made[key] = self._weights()
         self.tensors = dict(_made[key])
@@ -218,6 +219,64 @@ class TinyModel:
             weight_map.update(dict.fromkeys(part, file))
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
         return folder
+
+
+class TinyMixture(TinyModel):
+    """A Qwen 3 MoE: a mixture of `experts` in every layer but the last, stored one by one or stacked. No token goes to those
+    of `never`."""
+
+    def __init__(self, experts=8, top_k=2, expert_intermediate=128, stacked=False, never=(), **shape):
+        self.mixture = dict(experts=experts, top_k=top_k, expert_intermediate=expert_intermediate)
+        super().__init__(family="qwen3", **shape)
+        self.mixed = [f"model.layers.{i}.mlp." for i in range(self.shape["layers"] - 1)]
+        self.config.update(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=experts,
+                           num_experts_per_tok=top_k, moe_intermediate_size=expert_intermediate, norm_topk_prob=True,
+                           decoder_sparse_step=1, mlp_only_layers=[self.shape["layers"] - 1])
+        source, hidden = random.Random(99), self.shape["hidden"]
+        for prefix in self.mixed:
+            router = [source.gauss(0, 1) for _ in range(experts * hidden)]
+            self.tensors[prefix + "gate.weight"] = tensor("BF16", [experts, hidden], router)
+        if never:
+            self._starve(never)
+        if stacked:
+            self._stack()
+
+    def _starve(self, never):
+        # Entry 0 of the hidden state is the same in every token, and the router holds it against these experts.
+        hidden, vocab = self.shape["hidden"], self.shape["vocab"]
+        self.change("model.embed_tokens.weight", {row * hidden: 4.0 for row in range(vocab)})
+        for name, (out, width) in self.linears().items():
+            if name.endswith(("o_proj", "down_proj")):
+                self.change(name + ".weight", dict.fromkeys(range(width), 0.0))
+        for prefix in self.mixed:
+            self.change(prefix + "gate.weight", {expert * hidden: -1000.0 for expert in never})
+
+    def _stack(self):
+        experts, hidden, inner = self.mixture["experts"], self.shape["hidden"], self.mixture["expert_intermediate"]
+        for prefix in self.mixed:
+            parts = {name: [self.tensors.pop(f"{prefix}experts.{e}.{name}.weight").data for e in range(experts)]
+                     for name in ("gate_proj", "up_proj", "down_proj")}
+            gate_up = b"".join(gate + up for gate, up in zip(parts["gate_proj"], parts["up_proj"]))
+            self.tensors[prefix + "experts.gate_up_proj"] = Tensor("BF16", [experts, 2 * inner, hidden], gate_up)
+            self.tensors[prefix + "experts.down_proj"] = Tensor("BF16", [experts, hidden, inner],
+                                                                b"".join(parts["down_proj"]))
+
+    def linears(self):
+        mixture, hidden = self.mixture, self.shape["hidden"]
+        found = {}
+        for name, size in super().linears().items():
+            layer = int(name.split(".")[2])
+            if ".mlp." not in name or layer == self.shape["layers"] - 1:
+                found[name] = size
+                continue
+            if not name.endswith("gate_proj"):
+                continue
+            for e in range(mixture["experts"]):
+                prefix = f"model.layers.{layer}.mlp.experts.{e}."
+                for part in ("gate_proj", "up_proj"):
+                    found[prefix + part] = (mixture["expert_intermediate"], hidden)
+                found[prefix + "down_proj"] = (hidden, mixture["expert_intermediate"])
+        return found
 
 
 def random_rows(count, length, vocab=300, seed=5):
