@@ -48,4 +48,28 @@ namespace gramian {
   return static_cast<uint16_t>(nan ? ((bits >> 16) | 0x7fc0u) : rounded);
 }
 
+// A float type by the bits that lie in memory; may_alias, because the memory holds float or a half type of the
+// caller.
+struct F32 {
+  using Stored [[gnu::may_alias]] = uint32_t;
+  static constexpr Stored kMagnitude = 0x7fffffffu;
+  static constexpr Stored kInfinity = 0x7f800000u;
+  [[gnu::always_inline]] static float widen(Stored bits) noexcept { return std::bit_cast<float>(bits); }
+  [[gnu::always_inline]] static Stored narrow(float value) noexcept { return std::bit_cast<Stored>(value); }
+};
+struct F16 {
+  using Stored [[gnu::may_alias]] = uint16_t;
+  static constexpr Stored kMagnitude = 0x7fffu;
+  static constexpr Stored kInfinity = 0x7c00u;
+  [[gnu::always_inline]] static float widen(Stored bits) noexcept { return f16_to_f32(bits); }
+  [[gnu::always_inline]] static Stored narrow(float value) noexcept { return f16_from_f32(value); }
+};
+struct BF16 {
+  using Stored [[gnu::may_alias]] = uint16_t;
+  static constexpr Stored kMagnitude = 0x7fffu;
+  static constexpr Stored kInfinity = 0x7f80u;
+  [[gnu::always_inline]] static float widen(Stored bits) noexcept { return bf16_to_f32(bits); }
+  [[gnu::always_inline]] static Stored narrow(float value) noexcept { return bf16_from_f32(value); }
+};
+
 }  // namespace gramian

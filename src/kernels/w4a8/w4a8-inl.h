@@ -2,7 +2,6 @@
 // carry the level's target attribute, and written for the compiler to vectorize.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "kernels/float16.h"
@@ -10,26 +9,6 @@
 
 namespace gramian::w4a8 {
 namespace {
-
-// The bits of an activation type; may_alias, because the memory holds float or a half type of the caller.
-struct F32 {
-  using Stored [[gnu::may_alias]] = uint32_t;
-  static constexpr Stored kMagnitude = 0x7fffffffu;
-  [[gnu::always_inline]] static float widen(Stored bits) { return std::bit_cast<float>(bits); }
-  [[gnu::always_inline]] static Stored narrow(float value) { return std::bit_cast<Stored>(value); }
-};
-struct F16 {
-  using Stored [[gnu::may_alias]] = uint16_t;
-  static constexpr Stored kMagnitude = 0x7fffu;
-  [[gnu::always_inline]] static float widen(Stored bits) { return f16_to_f32(bits); }
-  [[gnu::always_inline]] static Stored narrow(float value) { return f16_from_f32(value); }
-};
-struct BF16 {
-  using Stored [[gnu::may_alias]] = uint16_t;
-  static constexpr Stored kMagnitude = 0x7fffu;
-  [[gnu::always_inline]] static float widen(Stored bits) { return bf16_to_f32(bits); }
-  [[gnu::always_inline]] static Stored narrow(float value) { return bf16_from_f32(value); }
-};
 
 template <class A>
 [[gnu::always_inline]] inline void quantize_typed(const typename A::Stored* __restrict x, int64_t rows,
