@@ -11,11 +11,20 @@
 #include "tensor/ops.h"
 
 namespace gramian {
+namespace {
+
+int threads_per_lane(const CalibratorOptions& options) {
+  return std::max(1, options.threads / options.lanes);
+}
+
+}  // namespace
 
 Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows,
                        const CalibratorOptions& options)
     : model_(model), options_(options) {
   GRAMIAN_CHECK(options.batch > 0 && options.lanes > 0 && !rows.empty(), "nothing to calibrate on");
+  for (int lane = 0; lane < options.lanes; ++lane)
+    pools_.push_back(std::make_unique<ThreadPool>(threads_per_lane(options)));
   const tensor::InferenceScope inference;
   for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(begin + static_cast<size_t>(options.batch), rows.size());
@@ -30,9 +39,9 @@ Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows,
 namespace {
 
 // A module's name and batch in front of what the statistics found wrong.
-void add_rows(HessianAccumulator& statistics, int lane, size_t batch, const Pause& pause) {
+void add_rows(HessianAccumulator& statistics, int lane, size_t batch, const Pause& pause, ThreadPool& pool) {
   try {
-    statistics.add(lane, pause.input);
+    statistics.add(lane, pause.input, &pool);
   } catch (const Error& error) {
     throw Error(error.kind(), str(pause.modules[0]->name, ", calibration batch ", batch), error.what());
   }
@@ -51,7 +60,7 @@ void Calibrator::on_lanes(const std::function<void(int, size_t)>& work) {
   for (size_t lane = 0; lane < lanes; ++lane) {
     threads.emplace_back([&, lane] {
       try {
-        tensor::set_threads(std::max(1, options_.threads / options_.lanes));
+        tensor::set_threads(threads_per_lane(options_));
         const tensor::InferenceScope inference;
         drive(lane);
       } catch (...) {
@@ -92,7 +101,7 @@ void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& sol
           statistics = std::make_unique<HessianAccumulator>(pauses[b]->input.size(-1), options_.lanes);
         }
       }
-      add_rows(*statistics, lane, b, *pauses[b]);
+      add_rows(*statistics, lane, b, *pauses[b], *pools_[static_cast<size_t>(lane)]);
     });
     if (step == names.size()) break;
 

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "base/parallel.h"
 #include "models/model.h"
 
 namespace gramian {
@@ -45,6 +47,7 @@ class Calibrator {
   void on_lanes(const std::function<void(int lane, size_t batch)>& work);
   const Model& model_;
   CalibratorOptions options_;
+  std::vector<std::unique_ptr<ThreadPool>> pools_;  // per lane, its share of the threads
   std::vector<BatchContext> contexts_;
   std::vector<at::Tensor> hidden_;  // per batch, the input of the next layer
   int64_t tokens_ = 0;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/parallel.h"
+
 namespace at {
 class Tensor;
 }
@@ -21,10 +23,11 @@ class HessianAccumulator {
   HessianAccumulator(const HessianAccumulator&) = delete;
   HessianAccumulator& operator=(const HessianAccumulator&) = delete;
 
-  // rows: [.., K] of any float type, one token vector per index of the leading dimensions; widened to fp32 in
-  // chunks. Throws numerical, naming count and first row, when a value is not finite (nothing of the batch is
-  // then added), and invalid_argument when the last dimension is not K.
-  void add(int lane, const at::Tensor& rows);
+  // rows: [.., K] of any float type, one token vector per index of the leading dimensions. f32, f16 and bf16 are read
+  // in place (stats/gram.h says how they are multiplied), others widened to fp32 in chunks. `pool` divides the work of
+  // this call (null: the calling thread alone) and changes no bits. Throws numerical, naming count and first row, when
+  // a value is not finite (nothing of the batch is then added), and invalid_argument when the last dimension is not K.
+  void add(int lane, const at::Tensor& rows, ThreadPool* pool = nullptr);
 
   // H: f32 [K, K], exactly symmetric; zeros when nothing was added. The partials are summed in lane order and
   // each is freed as it is added, so at most the result and one partial are alive beside those still to come.
