@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <vector>
 
 #include "kernels/gram/gram.h"
@@ -18,7 +19,8 @@ constexpr int64_t kChunkBytes = 4 << 20;  // of widened or gathered rows
 // saves more of the product, wider multiplies faster.
 constexpr int64_t kBlock = 512;
 // Multiply-adds below which waking threads costs more than it gains.
-constexpr double kWorthThreads = 1e6;
+constexpr double kWorthThreads = 4e6;
+constexpr double kScanCost = 8;  // of one value, in multiply-adds
 
 bool kernels_read(const at::Tensor& x) {
   const at::ScalarType type = x.scalar_type();
@@ -55,15 +57,14 @@ void run_parts(ThreadPool* pool, int64_t parts, const std::function<void(int64_t
   });
 }
 
+// A thread that lost its core for a while leaves a part to the others; more parts pack more columns twice.
 int64_t parts_for(const ThreadPool* pool, double multiply_adds) {
-  constexpr int64_t kPartsPerThread =
-      4;  // a thread that lost its core for a while leaves parts to the others
-  const int threads = pool == nullptr ? 1 : pool->threads();
-  return threads == 1 || multiply_adds < kWorthThreads ? 1 : kPartsPerThread * threads;
+  const int64_t threads = pool == nullptr ? 1 : pool->threads();
+  return threads == 1 || multiply_adds < kWorthThreads ? 1 : 2 * threads;
 }
 
 int64_t first_of_kernels(const gram::Rows& rows, ThreadPool* pool) {
-  const int64_t parts = parts_for(pool, static_cast<double>(rows.count) * static_cast<double>(rows.columns));
+  const int64_t parts = parts_for(pool, kScanCost * static_cast<double>(rows.count * rows.columns));
   std::vector<int64_t> found(static_cast<size_t>(parts), -1);
   run_parts(pool, parts, [&](int64_t, int64_t part) {
     const int64_t begin = rows.count * part / parts, end = rows.count * (part + 1) / parts;
@@ -137,7 +138,7 @@ void add_gram(const at::Tensor& sum, const at::Tensor& x, GramWorkspaces& worksp
     const gram::Rows rows = rows_of(chunk);
     const auto columns = static_cast<double>(rows.columns);
     const int64_t parts = parts_for(pool, static_cast<double>(rows.count) * columns * columns / 2);
-    gram::Workspace* const workspace = workspaces.get(parts == 1 ? 1 : pool->threads());
+    gram::Workspace* const workspace = workspaces.get(pool == nullptr ? 1 : pool->threads());
     run_parts(pool, parts, [&](int64_t slot, int64_t part) {
       add_lower(cpu_level(), rows, gram::part_begin(rows.columns, parts, part),
                 gram::part_begin(rows.columns, parts, part + 1), sum.mutable_data_ptr<float>(), sum.stride(0),

@@ -119,15 +119,15 @@ TEST_F(GramTest, TheFirstNonFiniteRowIsFoundInBothForms) {
   ThreadPool pool(3);
   for (const GramForm form : kForms) {
     for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
-      const at::Tensor x = random_rows(2500, 50, type);
+      const at::Tensor x = random_rows(6000, 100, type);
       EXPECT_FALSE(first_non_finite(x, &pool, form));
       for (const double bad : {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()}) {
         const at::Tensor damaged = x.clone();
-        damaged.select(0, 2499).select(0, 3).fill_(bad);
-        EXPECT_EQ(first_non_finite(damaged, nullptr, form), 2499);
-        damaged.select(0, 1321).select(0, 49).fill_(bad);
-        EXPECT_EQ(first_non_finite(damaged, &pool, form), 1321);
-        EXPECT_EQ(first_non_finite(damaged.slice(1, 0, 50, 7), &pool, form), 1321);  // columns 0, 7, .. 49
+        damaged.select(0, 5999).select(0, 3).fill_(bad);
+        EXPECT_EQ(first_non_finite(damaged, nullptr, form), 5999);
+        damaged.select(0, 4321).select(0, 98).fill_(bad);
+        EXPECT_EQ(first_non_finite(damaged, &pool, form), 4321);
+        EXPECT_EQ(first_non_finite(damaged.slice(1, 0, 100, 7), &pool, form), 4321);  // columns 0, 7, .. 98
       }
     }
     EXPECT_FALSE(first_non_finite(tensor::full({4, 5}, 3e38, at::kFloat), nullptr, form))

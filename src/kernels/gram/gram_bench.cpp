@@ -132,7 +132,7 @@ void lower(benchmark::State& state, const Shape& shape, at::ScalarType type, Cpu
   const at::Tensor h = tensor::zeros({columns, columns}, at::kFloat), theirs = h.clone();
   const Rows rows = rows_of(x);
   ThreadPool pool(threads);
-  const int64_t parts = threads == 1 ? 1 : 4 * threads;
+  const int64_t parts = threads == 1 ? 1 : 2 * threads;
   std::vector<Workspace> workspaces(static_cast<size_t>(parts));
   const auto work = [&] {
     pool.run(parts, [&](int64_t part) {
