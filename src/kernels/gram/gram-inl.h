@@ -194,12 +194,12 @@ GRAMIAN_TARGET void add_lower(const Rows& x, int64_t begin, int64_t end, float* 
 
 GRAMIAN_TARGET void add_blocks(const Rows& x, int64_t begin, int64_t end, float* blocks,
                                Workspace& workspace) {
-  for (int64_t left = begin * kBlockWidth; left < end * kBlockWidth; left += kStrip) {
-    const int64_t right = left + kStrip < end * kBlockWidth ? left + kStrip : end * kBlockWidth;
+  for (int64_t left = begin * kBlockWidth; left < end * kBlockWidth; left += kGroup) {
+    const int64_t right = left + kGroup < end * kBlockWidth ? left + kGroup : end * kBlockWidth;
     for (int64_t token = 0; token < x.count; token += kDepth * kTokensPerUnit) {
-      const int64_t depth = pack(x, token, left, right, workspace.strip);
+      const int64_t depth = pack(x, token, left, right, workspace.group);
       for (int64_t c = left; c < right; c += kBlockWidth) {
-        const Unit* columns = column(workspace.strip, c - left);
+        const Unit* columns = column(workspace.group, c - left);
         for (int64_t r = 0; r < kBlockWidth; r += kBlockRows) {
           tile<kBlockRows, kBlockWidth / kLanes>(columns + r, columns, depth, blocks + (c + r) * kBlockWidth,
                                                  kBlockWidth);

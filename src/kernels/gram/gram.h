@@ -1,10 +1,11 @@
 // The Gram matrix XᵀX of token rows and its 16 x 16 blocks on the diagonal, added in place to fp32 sums.
 //
 // fp32 and fp16 values are multiplied as fp32, fused into the sum; bf16 too, except that a CPU with BF16 dot products
-// multiplies bf16 pairs (two tokens at a time; subnormals count as 0 there). Tokens are summed from 0 in their order
-// over blocks of kDepth tokens (bf16 pairs: 2 kDepth), and each block's sum is added to the caller's. So the bits
-// depend on the level, but neither on how the rows of the matrix are divided among calls nor on the threads that make
-// them. Infinities and NaN reach exactly the entries that their columns take part in.
+// multiplies pairs of bf16 (two tokens, each product fused into the sum; subnormals count as 0 there). Sums begin at 0
+// and run over kChain tokens in their order (pairs: 2 kChain); two such chains are added, and their sum to the
+// caller's. So the bits depend on the level and on how tokens are divided among calls, but neither on how the rows of
+// the matrix are, nor on threads. The reference level sums all tokens of a call in float64. Infinities and NaN reach
+// exactly the entries that their columns take part in.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,14 @@
 
 namespace gramian::gram {
 
-inline constexpr int64_t kPanel = 48;       // columns packed side by side
-inline constexpr int64_t kDepth = 256;      // values of a column packed at once
-inline constexpr int64_t kChain = 128;      // of them summed one after another
-inline constexpr int64_t kStrip = 576;      // rows of the matrix whose packed columns stay in the cache (L2)
-inline constexpr int64_t kGroup = 192;      // columns that are packed to be multiplied with them
-inline constexpr int64_t kBlockWidth = 16;  // of a block on the diagonal
+inline constexpr int64_t kPanel = 48;    // columns packed side by side
+inline constexpr int64_t kDepth = 256;   // values of a column packed at once
+inline constexpr int64_t kChain = 128;   // of them summed one after another
+inline constexpr int64_t kStrip = 2112;  // rows of the matrix for which each earlier column is packed once
+inline constexpr int64_t kGroup = 384;   // columns multiplied together: packed, they stay in the cache (L2)
+inline constexpr int64_t kBlockWidth = 16;
 
-// Packed columns, 768 KiB whatever T and K are; one for each call that runs at the same time, to be used again.
+// Packed columns, 2.4 MiB at most whatever T and K are; one for each call that runs at the same time, to be used again.
 struct alignas(64) Workspace {
   uint32_t strip[kStrip * kDepth];
   uint32_t group[kGroup * kDepth];
