@@ -115,10 +115,11 @@ class Run {
   }
 
   Json report(const RowSet& rows, const Method& method) const;
-  void finish(const Json& report) {
-    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report,
+  void finish() {
+    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()},
                    model_.tied_on_request());
   }
+  void commit(const Json& report) { output_.commit(report); }
 
  private:
   void solve_pause(const PauseStatistics& statistics) {
@@ -277,6 +278,11 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   for (const std::string& name : plan.skipped())
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
+  if (const auto left_out = checkpoint->side_files().left_out; !left_out.empty()) {
+    std::vector<std::string> names;
+    for (const fs::path& path : left_out) names.push_back(path.string());
+    log.info(str("not copied to the output: ", quote_names(names, 10)));
+  }
   if (!job.skip_scan) refuse_non_finite(*checkpoint, plan, pool, log);
   Run run(job, model, plan, pool, log);
   if (method.needs_hessian) {
@@ -284,10 +290,11 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   } else {
     run.plain_rounding();
   }
+  run.finish();
   Json report = run.report(rows, method);
   report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report["peak_rss_bytes"] = peak_rss_bytes();
-  run.finish(report);
+  run.commit(report);
   return report;
 }
 
