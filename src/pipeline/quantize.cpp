@@ -58,12 +58,14 @@ void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
   stored.file->drop(stored.bytes);
 }
 
-Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens) {
+Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, double relative_error) {
   const QuantizedLinear& q = solved.quantized;
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
   Json json;
   json["name"] = linear.name;
   json["method"] = solved.method;
-  json["loss"] = std::isfinite(q.loss) ? Json(q.loss) : Json(nullptr);
+  json["loss"] = number(q.loss);
+  json["relative_error"] = number(relative_error);
   json["damp"] = q.damp;
   json["damp_attempts"] = q.damp_attempts;
   json["samples"] = tokens;
@@ -92,7 +94,7 @@ class Run {
     for (size_t i = 0; i < plan_.layers.size(); ++i) {
       for (const PlannedModule& module : plan_.layers[i]) {
         progress_.update(static_cast<double>(i), module.linear.name);
-        if (module.quantize) store(module.linear, nullptr, 0);
+        if (module.quantize) store(module.linear, nullptr, nullptr);
       }
     }
   }
@@ -132,20 +134,25 @@ class Run {
       return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step);
     });
     for (Linear* module : statistics.modules) {
-      if (plan_.find(module->name)->quantize) module->op = store(*module, &factor, statistics.tokens);
+      if (plan_.find(module->name)->quantize) module->op = store(*module, &factor, &statistics);
     }
   }
 
-  // Solves, packs and writes; returns what the forward goes on with.
-  std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor, int64_t tokens) {
+  // Solves, packs and writes; returns what the forward goes on with. Plain rounding has neither factor nor statistics.
+  std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor,
+                                        const PauseStatistics* statistics) {
     throw_if_interrupted();
+    const int64_t tokens = statistics == nullptr ? 0 : statistics->tokens;
     const ModuleSource source = load_source(model_.checkpoint(), linear);
     const SolvedModule solved = watch_.time("solve", [&] {
       return solve_module(source, factor, tokens, job_.solve, job_.compat_gptqmodel, pool_);
     });
+    double error = std::nan("");
+    if (statistics != nullptr)
+      error = watch_.time("error", [&] { return relative_error(source, solved, statistics->hessian); });
     return watch_.time("pack", [&] {
       output_.write(linear.name, solved.packed);
-      modules_.push_back(module_report(solved, linear, tokens));
+      modules_.push_back(module_report(solved, linear, tokens, error));
       if (!solved.quantized.fallback.empty()) {
         ++fallbacks_;
         log_.warn(linear.name + ": " + solved.quantized.fallback);
