@@ -13,6 +13,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/solve_module.h"
 #include "pipeline/source_scan.h"
+#include "pipeline/verify.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -117,9 +118,11 @@ class Run {
   }
 
   Json report(const RowSet& rows, const Method& method) const;
+  // Completes the checkpoint and reads it back.
   void finish() {
     output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()},
                    model_.tied_on_request());
+    watch_.time("verify", [&] { verify_output(); });
   }
   void commit(const Json& report) { output_.commit(report); }
 
@@ -162,6 +165,25 @@ class Run {
       drop_source(model_.checkpoint(), linear);
       return next;
     });
+  }
+
+  void verify_output() {
+    std::vector<std::string> problems;
+    try {
+      const auto written = std::make_shared<const Checkpoint>(output_.staged());
+      problems = compare_with_source(*written, model_.checkpoint(), plan_);
+      const Verification found = verify(written, {.copies = false}, pool_, log_);
+      problems.insert(problems.end(), found.problems.begin(), found.problems.end());
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::interrupted) throw;
+      problems.emplace_back(error.what());
+    }
+    if (problems.empty()) return;
+    std::string all;
+    for (const std::string& problem : problems) all += "\n  " + problem;
+    throw Error(ErrorKind::internal, job_.output.string(),
+                str("what was written does not verify, ", problems.size(), " problem(s):", all),
+                "\nnothing was kept; check the disk, and report it if the disk is sound");
   }
 
   const QuantizeJob& job_;
@@ -217,6 +239,7 @@ Json Run::report(const RowSet& rows, const Method& method) const {
   json["bits_per_weight_total"] =
       8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
   json["weight_bytes"] = output_.weight_bytes();
+  json["verified"] = true;  // finish() has thrown otherwise
   json["stages"] = watch_.report();
   json["modules"] = modules_;
   return json;
