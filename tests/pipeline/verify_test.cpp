@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
+#include <random>
 
 #include "formats/qqq_config.h"
 #include "pipeline/solve_module.h"
@@ -244,6 +246,43 @@ TEST(Verify, CopiedValuesAreReadOnRequest) {
   plain.tensors["unknown"] = tensor::full({3, 2}, -std::numeric_limits<double>::infinity(), at::kDouble);
   EXPECT_ONE(verify_folder(plain.save()), "\"unknown\": 6 value(s) are NaN or infinite, the first at [0, 0]");
   EXPECT_SOUND(verify_folder(plain.folder.path(), false));
+}
+
+// Random damage of every file, headers and texts above all: it may pass, be listed or be refused as bad input, and nothing
+// else. A failing seed is printed.
+TEST(Verify, SurvivesRandomDamage) {
+  PackedModel packed;
+  const fs::path folder = packed.save();
+  write_bytes(folder / "quantize_config.json", packed.config["quantization_config"].dump());
+  Json index;
+  for (const auto& [name, tensor] : packed.tensors) index["weight_map"][name] = "model.safetensors";
+  index["metadata"]["total_size"] = 1;
+  write_bytes(folder / "model.safetensors.index.json", index.dump());
+  const std::vector<std::string> files{"model.safetensors", "config.json", "quantize_config.json",
+                                       "model.safetensors.index.json"};
+  std::map<std::string, int> outcomes;
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const std::string& name = files[seed % files.size()];
+    const std::string good = testing_support::file_bytes(folder / name);
+    std::string bad = good;
+    // Of the weights, the header half of the time.
+    const size_t range = name == files[0] && random() % 2 == 0 ? 8000 : bad.size();
+    for (uint32_t flips = 1 + random() % 3; flips > 0; --flips)
+      bad[random() % range] = static_cast<char>(random() % 3 == 0 ? '0' + random() % 10 : random() % 256);
+    if (seed % 16 == 0) bad.resize(random() % bad.size());
+    write_bytes(folder / name, bad);
+    try {
+      ++outcomes[verify_folder(folder).problems.size() <= 1 ? "passed" : "listed"];
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2) << error.what();
+      ++outcomes["refused"];
+    }
+    write_bytes(folder / name, good);
+  }
+  // total_size is wrong from the start: one problem is none of the damage's.
+  for (const char* outcome : {"passed", "listed", "refused"}) EXPECT_GT(outcomes[outcome], 10) << outcome;
 }
 
 TEST(CompareWithSource, EveryTensorIsCopiedOrReplaced) {
