@@ -49,7 +49,7 @@ SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int6
 }
 
 double relative_error(const ModuleSource& source, const SolvedModule& solved, const at::Tensor& hessian) {
-  constexpr int64_t kRowsMax = 256;
+  constexpr int64_t kRowsMax = 128;
   const int64_t n = source.weight.size(0), rows = std::min(n, kRowsMax);
   std::vector<int64_t> chosen;
   for (int64_t i = 0; i < rows; ++i) chosen.push_back(i * n / rows);
