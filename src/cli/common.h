@@ -57,5 +57,6 @@ void add_logits(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_demo(CLI::App& app);
 void add_report(CLI::App& app);
+void add_verify(CLI::App& app);
 
 }  // namespace gramian::cli

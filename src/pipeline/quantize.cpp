@@ -13,6 +13,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/solve_module.h"
 #include "pipeline/source_scan.h"
+#include "pipeline/verify.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -58,12 +59,14 @@ void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
   stored.file->drop(stored.bytes);
 }
 
-Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens) {
+Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, double relative_error) {
   const QuantizedLinear& q = solved.quantized;
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
   Json json;
   json["name"] = linear.name;
   json["method"] = solved.method;
-  json["loss"] = std::isfinite(q.loss) ? Json(q.loss) : Json(nullptr);
+  json["loss"] = number(q.loss);
+  json["relative_error"] = number(relative_error);
   json["damp"] = q.damp;
   json["damp_attempts"] = q.damp_attempts;
   json["samples"] = tokens;
@@ -92,7 +95,7 @@ class Run {
     for (size_t i = 0; i < plan_.layers.size(); ++i) {
       for (const PlannedModule& module : plan_.layers[i]) {
         progress_.update(static_cast<double>(i), module.linear.name);
-        if (module.quantize) store(module.linear, nullptr, 0);
+        if (module.quantize) store(module.linear, nullptr, nullptr);
       }
     }
   }
@@ -115,10 +118,13 @@ class Run {
   }
 
   Json report(const RowSet& rows, const Method& method) const;
-  void finish(const Json& report) {
-    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report,
+  // Completes the checkpoint and reads it back.
+  void finish() {
+    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()},
                    model_.tied_on_request());
+    watch_.time("verify", [&] { verify_output(); });
   }
+  void commit(const Json& report) { output_.commit(report); }
 
  private:
   void solve_pause(const PauseStatistics& statistics) {
@@ -131,20 +137,25 @@ class Run {
       return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step);
     });
     for (Linear* module : statistics.modules) {
-      if (plan_.find(module->name)->quantize) module->op = store(*module, &factor, statistics.tokens);
+      if (plan_.find(module->name)->quantize) module->op = store(*module, &factor, &statistics);
     }
   }
 
-  // Solves, packs and writes; returns what the forward goes on with.
-  std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor, int64_t tokens) {
+  // Solves, packs and writes; returns what the forward goes on with. Plain rounding has neither factor nor statistics.
+  std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor,
+                                        const PauseStatistics* statistics) {
     throw_if_interrupted();
+    const int64_t tokens = statistics == nullptr ? 0 : statistics->tokens;
     const ModuleSource source = load_source(model_.checkpoint(), linear);
     const SolvedModule solved = watch_.time("solve", [&] {
       return solve_module(source, factor, tokens, job_.solve, job_.compat_gptqmodel, pool_);
     });
+    double error = std::nan("");
+    if (statistics != nullptr)
+      error = watch_.time("error", [&] { return relative_error(source, solved, statistics->hessian); });
     return watch_.time("pack", [&] {
       output_.write(linear.name, solved.packed);
-      modules_.push_back(module_report(solved, linear, tokens));
+      modules_.push_back(module_report(solved, linear, tokens, error));
       if (!solved.quantized.fallback.empty()) {
         ++fallbacks_;
         log_.warn(linear.name + ": " + solved.quantized.fallback);
@@ -154,6 +165,25 @@ class Run {
       drop_source(model_.checkpoint(), linear);
       return next;
     });
+  }
+
+  void verify_output() {
+    std::vector<std::string> problems;
+    try {
+      const auto written = std::make_shared<const Checkpoint>(output_.staged());
+      problems = compare_with_source(*written, model_.checkpoint(), plan_);
+      const Verification found = verify(written, {.copies = false}, pool_, log_);
+      problems.insert(problems.end(), found.problems.begin(), found.problems.end());
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::interrupted) throw;
+      problems.emplace_back(error.what());
+    }
+    if (problems.empty()) return;
+    std::string all;
+    for (const std::string& problem : problems) all += "\n  " + problem;
+    throw Error(ErrorKind::internal, job_.output.string(),
+                str("what was written does not verify, ", problems.size(), " problem(s):", all),
+                "\nnothing was kept; check the disk, and report it if the disk is sound");
   }
 
   const QuantizeJob& job_;
@@ -209,6 +239,7 @@ Json Run::report(const RowSet& rows, const Method& method) const {
   json["bits_per_weight_total"] =
       8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
   json["weight_bytes"] = output_.weight_bytes();
+  json["verified"] = true;  // finish() has thrown otherwise
   json["stages"] = watch_.report();
   json["modules"] = modules_;
   return json;
@@ -277,6 +308,11 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   for (const std::string& name : plan.skipped())
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
+  if (const auto left_out = checkpoint->side_files().left_out; !left_out.empty()) {
+    std::vector<std::string> names;
+    for (const fs::path& path : left_out) names.push_back(path.string());
+    log.info(str("not copied to the output: ", quote_names(names, 10)));
+  }
   if (!job.skip_scan) refuse_non_finite(*checkpoint, plan, pool, log);
   Run run(job, model, plan, pool, log);
   if (method.needs_hessian) {
@@ -284,10 +320,11 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   } else {
     run.plain_rounding();
   }
+  run.finish();
   Json report = run.report(rows, method);
   report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report["peak_rss_bytes"] = peak_rss_bytes();
-  run.finish(report);
+  run.commit(report);
   return report;
 }
 

@@ -191,15 +191,16 @@ class Quantize(e2e.GramianTestCase):
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
-                "inspect": ["--cpu"], "demo": ["--model", "--output", "--page", *rows], "report": ["--output"]}.items():
+                "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
             for flag in [*flags, *common]:
                 self.assertIn(flag, result.out, verb)
             known = set(re.findall(r"--[a-z][a-z-]+", result.out))
             self.assertEqual(known - {"--help"}, {*flags, *common}, verb)
         result = self.ok("--help")
-        for verb in ("quantize", "eval", "logits", "inspect", "demo", "report"):
+        for verb in ("quantize", "eval", "logits", "inspect", "demo", "report", "verify"):
             self.assertIn(verb, result.out)
+        self.assertIn("3 verify found problems", result.out)
         self.assertRegex(self.ok("--version").out, r"^gramian \d+\.\d+\.\d+\n$")
 
 
