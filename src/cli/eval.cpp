@@ -23,14 +23,7 @@ void run(const Flags& flags, const Common& common) {
     throw Error(ErrorKind::invalid_argument, "eval", "needs exactly one of --text and --rows");
   }
   const std::filesystem::path source = ready ? flags.rows_file : flags.text;
-  std::optional<Tokenizer> tokenizer;
-  const RowSet rows = load_rows(
-      source, flags.rows.options(0),
-      [&]() -> const Tokenizer& {
-        if (!tokenizer) tokenizer.emplace(std::filesystem::path(flags.model) / "tokenizer.json");
-        return *tokenizer;
-      },
-      log);
+  const RowSet rows = load_rows(source, flags.rows.options(0), flags.model, log);
   log.info(str("evaluation: ", rows.rows.size(), " rows, ", rows.tokens, " tokens; ", rows.policy));
 
   const OpenOptions open{.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied};
