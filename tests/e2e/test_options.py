@@ -301,7 +301,7 @@ class Calibration(e2e.GramianTestCase):
         row = encode("user: Once upon a time")
         found = self.rows_of(chats, model=model)
         self.assertNotIn("joined", found["stderr"])
-        self.assertIn("chat template", found["stderr"])
+        self.assertIn("rendered by the chat template", found["stderr"])
         ids = self.lines([{"input_ids": row + [1]}] * 2, name="ids.jsonl")
         self.assertEqual(found["weights"], self.rows_of(ids, model=model)["weights"])
         (model / "chat_template.jinja").write_text("{{ raise_exception('only system messages') }}")
