@@ -172,6 +172,8 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special
   return as_bytes ? replace_invalid_utf8(bytes) : state_->decoder(std::move(texts));
 }
 
+bool Tokenizer::contains(int64_t id) const noexcept { return state_->tokens.find(id) != nullptr; }
+
 int64_t Tokenizer::vocab_size() const noexcept { return state_->tokens.size(); }
 
 std::string TextStream::push(int64_t id) {

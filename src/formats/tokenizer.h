@@ -28,6 +28,8 @@ class Tokenizer {
   std::vector<int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   // Throws invalid_argument for an id that the vocabulary does not have. Bad UTF-8 becomes U+FFFD.
   std::string decode(const std::vector<int64_t>& ids, bool skip_special = false) const;
+  // Whether a token has this id.
+  bool contains(int64_t id) const noexcept;
   // Largest id plus one.
   int64_t vocab_size() const noexcept;
 
