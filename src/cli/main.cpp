@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   gramian::cli::add_quantize(app);
   gramian::cli::add_eval(app);
   gramian::cli::add_logits(app);
+  gramian::cli::add_generate(app);
   gramian::cli::add_report(app);
   gramian::cli::add_verify(app);
   gramian::catch_interrupts();

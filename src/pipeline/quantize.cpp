@@ -259,14 +259,7 @@ RowSet calibration_rows(const QuantizeJob& job, const Model& model, Log& log) {
                 str("method ", job.method, " needs calibration text"),
                 "pass a .txt, .jsonl or .safetensors file");
   }
-  std::optional<Tokenizer> tokenizer;
-  RowSet rows = load_rows(
-      *job.calibration, job.rows,
-      [&]() -> const Tokenizer& {
-        if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
-        return *tokenizer;
-      },
-      log);
+  RowSet rows = load_rows(*job.calibration, job.rows, job.source, log);
   refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
   log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(),
                rows.rows.size(), " used, ", rows.tokens, " tokens; ", rows.policy));

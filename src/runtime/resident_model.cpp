@@ -51,11 +51,23 @@ ResidentModel::ResidentModel(const std::filesystem::path& folder, const OpenOpti
 }
 
 at::Tensor ResidentModel::states(const std::vector<TokenRow>& rows) {
-  const BatchContext context = model_.context(rows);
-  at::Tensor hidden = model_.embed(model_.pack_rows(rows));
-  for (const auto& layer : layers_)
-    hidden = run(layer->forward(std::move(hidden), context), &multiplications_);
-  return model_.final_norm(hidden);
+  BatchContext context = model_.context(rows);
+  return model_.final_norm(forward(model_.pack_rows(rows), context, {}));
+}
+
+LayerStates ResidentModel::make_states(int64_t tokens_max) const {
+  LayerStates states;
+  for (const auto& layer : layers_) states.push_back(layer->make_state(tokens_max));
+  return states;
+}
+
+at::Tensor ResidentModel::forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states) {
+  at::Tensor hidden = model_.embed(ids);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (!states.empty()) context.states = {states[i].get()};
+    hidden = run(layers_[i]->forward(std::move(hidden), context), &multiplications_);
+  }
+  return hidden;
 }
 
 }  // namespace gramian
