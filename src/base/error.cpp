@@ -20,6 +20,8 @@ int Error::exit_code() const noexcept {
     case ErrorKind::unsupported:
     case ErrorKind::corrupt_data:
       return 2;
+    case ErrorKind::unsound:
+      return 3;
     case ErrorKind::interrupted:
       return 130;
     case ErrorKind::io:

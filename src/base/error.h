@@ -14,6 +14,7 @@ enum class ErrorKind {
   io,                // the operating system refused
   numerical,         // NaN, infinity, or a factorization that cannot succeed
   interrupted,       // the user stopped it
+  unsound,           // a checkpoint in which `gramian verify` found problems
   internal,          // a bug of ours
 };
 
@@ -31,7 +32,7 @@ class Error : public std::runtime_error {
   // `where`: file, tensor or module (may be empty). `what`: expected and found. `hint`: the remedy (may be empty).
   Error(ErrorKind kind, const std::string& where, const std::string& what, const std::string& hint = "");
   ErrorKind kind() const noexcept { return kind_; }
-  // 2 for input that the user can mend, 130 for an interrupt, 1 for everything else.
+  // 2 for input that the user can mend, 3 for unsound, 130 for an interrupt, 1 for everything else.
   int exit_code() const noexcept;
 
  private:

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -149,6 +150,8 @@ StagedDirectory::~StagedDirectory() {
 void StagedDirectory::commit() {
   // Somebody may have filled it meanwhile.
   refuse_occupied(final_, replace_);
+  for (const auto& entry : fs::recursive_directory_iterator(staging_))
+    if (entry.is_directory()) sync_directory(entry.path());
   sync_directory(staging_);
   fs::path aside;
   if (fs::exists(final_)) {
@@ -194,6 +197,18 @@ void write_atomically(const fs::path& path, const std::function<void(OutputFile&
 
 void write_atomically(const fs::path& path, std::string_view content) {
   write_atomically(path, [&](OutputFile& out) { out.write_at(0, std::as_bytes(std::span(content))); });
+}
+
+void copy_atomically(const fs::path& from, const fs::path& to) {
+  constexpr size_t kChunk = size_t{16} << 20;
+  const MappedFile file(from);
+  write_atomically(to, [&](OutputFile& out) {
+    for (size_t at = 0; at < file.bytes().size(); at += kChunk) {
+      const auto part = file.bytes().subspan(at, std::min(kChunk, file.bytes().size() - at));
+      out.write_at(at, part);
+      file.drop(part);
+    }
+  });
 }
 
 void sync_directory(const fs::path& path) {

@@ -65,7 +65,7 @@ class StagedDirectory {
   StagedDirectory& operator=(const StagedDirectory&) = delete;
 
   const std::filesystem::path& path() const noexcept { return staging_; }
-  // fsyncs the folder, moves a replaced folder aside, renames, removes the replaced one.
+  // fsyncs the folder and those in it, moves a replaced folder aside, renames, removes the replaced one.
   void commit();
 
  private:
@@ -82,6 +82,8 @@ std::string read_text(const std::filesystem::path& path);
 // is left behind when `write` throws.
 void write_atomically(const std::filesystem::path& path, const std::function<void(OutputFile&)>& write);
 void write_atomically(const std::filesystem::path& path, std::string_view content);
+// Copies the bytes of a file (a link to one is followed), through write_atomically(), with little of it in memory at a time.
+void copy_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
 // fsync of a folder, so that names in it survive a crash.
 void sync_directory(const std::filesystem::path& path);
 

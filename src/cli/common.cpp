@@ -52,6 +52,17 @@ CLI::Validator number_between(double low, double high) {
   return {check, str("FLOAT in [", low, " - ", high, "]")};
 }
 
+void add_model_flags(CLI::App& verb, ModelFlags& flags) {
+  verb.add_option("model", flags.folder, "Model folder, plain or QQQ")->required();
+  verb.add_option("--dtype", flags.open.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
+  verb.add_flag("--treat-as-tied", flags.open.treat_as_tied,
+                "Use the embedding as head when the checkpoint has no head");
+}
+
+void add_batch_flag(CLI::App& verb, int64_t& batch) {
+  verb.add_option("--batch", batch, "Rows per forward")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+}
+
 RowOptions RowFlags::options(int64_t samples_default) const {
   return {.sequence_length = sequence_length,
           .samples = samples,

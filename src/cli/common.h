@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "pipeline/rows.h"
+#include "runtime/resident_model.h"
 
 namespace gramian::cli {
 
@@ -35,6 +36,15 @@ CLI::Validator number_between(double low, double high);
 // Adds the shared flags to a verb and runs `action` when it is chosen.
 void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::function<void()> action);
 
+// The model folder, --dtype and --treat-as-tied of a verb that runs a model.
+struct ModelFlags {
+  std::string folder;
+  OpenOptions open;
+};
+void add_model_flags(CLI::App& verb, ModelFlags& flags);
+// --batch: rows per forward.
+void add_batch_flag(CLI::App& verb, int64_t& batch);
+
 // --samples, --sequence-length, --seed, --allow-fewer.
 struct RowFlags {
   int64_t sequence_length = 512;
@@ -54,8 +64,10 @@ Json interval(double low, double high);
 void add_quantize(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_demo(CLI::App& app);
 void add_report(CLI::App& app);
+void add_verify(CLI::App& app);
 
 }  // namespace gramian::cli

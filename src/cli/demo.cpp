@@ -136,10 +136,9 @@ class Demo {
   fs::path held_out_file() const { return source_ / "heldout.txt"; }
 
   RowSet held_out_rows() {
-    const Tokenizer tokenizer(source_ / "tokenizer.json");
     RowOptions options = flags_.rows.options(0);
     options.samples.reset();
-    RowSet rows = load_rows(held_out_file(), options, [&]() -> const Tokenizer& { return tokenizer; }, log_);
+    RowSet rows = load_rows(held_out_file(), options, source_, log_);
     log_.info(str("demo: ", source_.string(), ", evaluated on ", rows.rows.size(), " held-out rows of ",
                   flags_.rows.sequence_length, " tokens"));
     return rows;

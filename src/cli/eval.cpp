@@ -8,9 +8,8 @@ namespace gramian::cli {
 namespace {
 
 struct Flags {
-  std::string model, reference, text, rows_file;
-  std::string dtype = "auto";
-  bool treat_as_tied = false;
+  ModelFlags model;
+  std::string reference, text, rows_file;
   int64_t batch = 8;
   RowFlags rows;
 };
@@ -23,26 +22,18 @@ void run(const Flags& flags, const Common& common) {
     throw Error(ErrorKind::invalid_argument, "eval", "needs exactly one of --text and --rows");
   }
   const std::filesystem::path source = ready ? flags.rows_file : flags.text;
-  std::optional<Tokenizer> tokenizer;
-  const RowSet rows = load_rows(
-      source, flags.rows.options(0),
-      [&]() -> const Tokenizer& {
-        if (!tokenizer) tokenizer.emplace(std::filesystem::path(flags.model) / "tokenizer.json");
-        return *tokenizer;
-      },
-      log);
+  const RowSet rows = load_rows(source, flags.rows.options(0), flags.model.folder, log);
   log.info(str("evaluation: ", rows.rows.size(), " rows, ", rows.tokens, " tokens; ", rows.policy));
 
-  const OpenOptions open{.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied};
-  ResidentModel model(flags.model, open, pool);
+  ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(rows.rows, model.model().spec().vocab, source);
   std::optional<ResidentModel> reference;
-  if (!flags.reference.empty()) reference.emplace(flags.reference, open, pool);
+  if (!flags.reference.empty()) reference.emplace(flags.reference, flags.model.open, pool);
   const EvalResult result =
       evaluate(model, reference ? &*reference : nullptr, rows.rows, {.batch = flags.batch}, log);
 
   Json json;
-  json["model"] = flags.model;
+  json["model"] = flags.model.folder;
   json["dtype"] = c10::toString(model.model().dtype());
   json["perplexity"] = result.perplexity;
   json["kl_mean"] = result.kl ? Json(result.kl->mean) : Json(nullptr);
@@ -72,17 +63,12 @@ void add_eval(CLI::App& app) {
   auto common = std::make_shared<Common>();
   CLI::App& verb =
       *app.add_subcommand("eval", "Perplexity of a model, and its KL divergence from a reference");
-  verb.add_option("model", flags->model, "Model folder, plain or QQQ")->required();
+  add_model_flags(verb, flags->model);
   verb.add_option("--text", flags->text, "Text to evaluate on: .txt or .jsonl");
   verb.add_option("--rows", flags->rows_file, "Ready rows to evaluate on: .safetensors with input_ids");
   verb.add_option("--reference", flags->reference, "Model folder to compare with");
   add_row_flags(verb, flags->rows, "Rows to evaluate; without it all");
-  verb.add_option("--batch", flags->batch, "Rows per forward")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  verb.add_option("--dtype", flags->dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
-  verb.add_flag("--treat-as-tied", flags->treat_as_tied,
-                "Use the embedding as head when the checkpoint has no head");
+  add_batch_flag(verb, flags->batch);
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

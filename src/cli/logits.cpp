@@ -12,9 +12,8 @@ namespace gramian::cli {
 namespace {
 
 struct Flags {
-  std::string model, input, output;
-  std::string dtype = "auto";
-  bool treat_as_tied = false;
+  ModelFlags model;
+  std::string input, output;
   int64_t batch = 8;
 };
 
@@ -42,9 +41,9 @@ void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const tensor::InferenceScope inference;
-  check_output(flags.output, flags.model, flags.input);
+  check_output(flags.output, flags.model.folder, flags.input);
   const ReadyRows ready = read_ready_rows(flags.input);
-  ResidentModel model(flags.model, {.dtype = flags.dtype, .treat_as_tied = flags.treat_as_tied}, pool);
+  ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(ready.rows, model.model().spec().vocab, flags.input);
   const auto count = static_cast<int64_t>(ready.rows.size());
   at::Tensor logits = tensor::zeros({count, ready.length, model.model().spec().vocab}, at::kFloat);
@@ -87,19 +86,14 @@ void add_logits(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
   CLI::App& verb = *app.add_subcommand("logits", "Logits of ready rows, for comparisons with other tools");
-  verb.add_option("model", flags->model, "Model folder, plain or QQQ")->required();
+  add_model_flags(verb, flags->model);
   verb.add_option("--input", flags->input,
                   "Safetensors with input_ids [rows, length] and optionally attention_mask")
       ->required();
   verb.add_option("--output", flags->output,
                   "Safetensors to write: logits f32 [rows, length, vocab], 0 where masked")
       ->required();
-  verb.add_option("--batch", flags->batch, "Rows per forward")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  verb.add_option("--dtype", flags->dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
-  verb.add_flag("--treat-as-tied", flags->treat_as_tied,
-                "Use the embedding as head when the checkpoint has no head");
+  add_batch_flag(verb, flags->batch);
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

@@ -27,6 +27,10 @@ constexpr size_t kListMax = 10;
 
 // Tensor name -> shard file name, as the index says; empty without an index.
 using WeightMap = std::map<std::string, std::string>;
+struct Index {
+  WeightMap map;
+  Json total_size;  // null where it is not given
+};
 
 // Names of the regular files in a folder (links are followed), sorted.
 std::vector<std::string> file_names(const fs::path& folder) {
@@ -74,14 +78,14 @@ bool is_plain_name(const std::string& name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
 }
 
-WeightMap read_index(const fs::path& path) {
+Index read_index(const fs::path& path) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::corrupt_data, path.string(), what, "restore the index from its source");
   };
-  const Json index = read_object(path);
-  const auto found = index.find("weight_map");
-  if (found == index.end() || !found->is_object()) refuse("expected an object \"weight_map\"");
-  WeightMap map;
+  const Json json = read_object(path);
+  const auto found = json.find("weight_map");
+  if (found == json.end() || !found->is_object()) refuse("expected an object \"weight_map\"");
+  Index index;
   for (const auto& [name, file] : found->items()) {
     if (!file.is_string()) {
       refuse(str("expected a file name for tensor ", quote_name(name), " in \"weight_map\", found ",
@@ -92,10 +96,12 @@ WeightMap read_index(const fs::path& path) {
       refuse(str("expected the name of a .safetensors file in the same folder for tensor ", quote_name(name),
                  ", found ", quote_name(text)));
     }
-    map.emplace(name, text);
+    index.map.emplace(name, text);
   }
-  if (map.empty()) refuse("\"weight_map\" names no tensor");
-  return map;
+  if (index.map.empty()) refuse("\"weight_map\" names no tensor");
+  if (json.contains("metadata") && json.at("metadata").is_object())
+    index.total_size = json.at("metadata").value("total_size", Json());
+  return index;
 }
 
 // "-00002-of-00003.safetensors": 3; nothing for other names.
@@ -208,11 +214,44 @@ std::map<std::string, StoredTensor> merge(const fs::path& folder,
   return tensors;
 }
 
+// Whether a file at the top of a model's folder holds weights, or is the index of such files.
+bool is_weight_file(const std::string& name) {
+  constexpr std::array<std::string_view, 7> kSuffixes{
+      ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+// Adds what lies in `folder` / `below`; `written` are the names at the top that an output has in a form of its own.
+void collect_side_files(const fs::path& folder, const fs::path& below, const std::set<std::string>& written,
+                        SideFiles& side) {
+  const bool top = below.empty();
+  std::error_code error, ignored;
+  fs::directory_iterator entries(folder / below, error);
+  if (error)
+    throw Error(ErrorKind::io, (folder / below).string(), "cannot list the folder: " + error.message());
+  for (const fs::directory_entry& entry : entries) {
+    const std::string name = entry.path().filename().string();
+    if (top && written.contains(name)) continue;
+    const bool folder_here = entry.is_directory(ignored) && !entry.is_symlink(ignored);
+    if (name.starts_with('.') || (top && is_weight_file(name)) ||
+        (folder_here ? is_there(entry.path() / kReportName) : !entry.is_regular_file(ignored))) {
+      side.left_out.push_back(below / name);
+    } else if (folder_here) {
+      collect_side_files(folder, below / name, written, side);
+    } else {
+      side.files.push_back(below / name);
+    }
+  }
+}
+
 }  // namespace
 
 struct Checkpoint::State {
   fs::path folder;
   Json config;
+  Index index;
+  std::vector<std::string> weight_files;
   std::map<std::string, StoredTensor> tensors;
 };
 
@@ -220,15 +259,13 @@ Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>(
   check_folder(folder);
   state_->folder = folder;
   state_->config = read_object(folder / kConfigName);
-  WeightMap map;
-  std::vector<std::string> names;
   if (is_there(folder / kIndexName)) {
-    map = read_index(folder / kIndexName);
-    names = present_shards(folder, map);
+    state_->index = read_index(folder / kIndexName);
+    state_->weight_files = present_shards(folder, state_->index.map);
   } else {
-    names = {single_file(folder)};
+    state_->weight_files = {single_file(folder)};
   }
-  state_->tensors = merge(folder, open_shards(folder, names), map);
+  state_->tensors = merge(folder, open_shards(folder, state_->weight_files), state_->index.map);
 }
 
 Checkpoint::~Checkpoint() = default;
@@ -265,18 +302,33 @@ const StoredTensor& Checkpoint::tensor(const std::string& name, const std::vecto
   return found;
 }
 
-std::vector<fs::path> Checkpoint::side_files() const {
-  constexpr std::array<std::string_view, 7> kSuffixes{
-      ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf"};
-  constexpr std::array<std::string_view, 3> kNames{kConfigName, "quantize_config.json", "quant_config.json"};
-  std::vector<fs::path> files;
-  for (const std::string& name : file_names(state_->folder)) {
-    const bool weights = std::any_of(kSuffixes.begin(), kSuffixes.end(),
-                                     [&](std::string_view suffix) { return name.ends_with(suffix); });
-    const bool known = std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-    if (!weights && !known) files.push_back(state_->folder / name);
+std::vector<std::string> Checkpoint::index_faults() const {
+  std::vector<std::string> faults;
+  const Index& index = state_->index;
+  if (index.map.empty()) return faults;
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : state_->tensors) {
+    bytes += tensor.bytes.size();
+    if (!index.map.contains(name)) {
+      faults.push_back(str(kIndexName, ": does not name tensor ", quote_name(name), " of ",
+                           tensor.file->path().filename().string()));
+    }
   }
-  return files;
+  if (!index.total_size.is_null() && index.total_size != Json(bytes)) {
+    faults.push_back(
+        str(kIndexName, ": total_size is ", index.total_size.dump(), ", the tensors have ", bytes, " bytes"));
+  }
+  return faults;
+}
+
+SideFiles Checkpoint::side_files() const {
+  SideFiles side;
+  std::set<std::string> written{kConfigName, kIndexName, "quantize_config.json", "quant_config.json"};
+  written.insert(state_->weight_files.begin(), state_->weight_files.end());
+  collect_side_files(state_->folder, "", written, side);
+  std::sort(side.files.begin(), side.files.end());
+  std::sort(side.left_out.begin(), side.left_out.end());
+  return side;
 }
 
 }  // namespace gramian

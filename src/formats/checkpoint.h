@@ -13,6 +13,15 @@
 
 namespace gramian {
 
+// The report that a job of this program leaves in its output folder.
+inline constexpr const char* kReportName = "gramian-report.json";
+
+// Files beside the weights, as paths below the model's folder, sorted.
+struct SideFiles {
+  std::vector<std::filesystem::path> files;
+  std::vector<std::filesystem::path> left_out;
+};
+
 class Checkpoint {
  public:
   // Opens and checks the whole folder: config.json is JSON with an object at the top; all shards that the
@@ -31,10 +40,15 @@ class Checkpoint {
   const StoredTensor& tensor(const std::string& name) const;
   // Like tensor(), and the shape must be `shape` (else corrupt_data with both shapes).
   const StoredTensor& tensor(const std::string& name, const std::vector<int64_t>& shape) const;
-  // Regular files of the folder that are neither weights (safetensors, their index, .bin, .pt, .pth, .gguf),
-  // config.json nor a quantizer's own configuration (quantize_config.json, quant_config.json). Sorted by
-  // name.
-  std::vector<std::filesystem::path> side_files() const;
+  // What the index says that is wrong without keeping the tensors from being read: tensors that it does not name, a
+  // total_size that is not the sum of the tensors' bytes. One line each; nothing without an index.
+  std::vector<std::string> index_faults() const;
+  // Everything that belongs to the model besides its weights and configuration: tokenizer, templates, code, whatever else,
+  // and sub-folders with all that is in them. Links to files are followed. Left out: names that begin with a dot, links to
+  // folders, what is no file (links to nothing too), folders that hold a report of this program (its outputs), and at the
+  // top further weights (.safetensors, .bin, .pt, .pth, .gguf and their indexes). Neither: the model's own weights,
+  // config.json and a quantizer's configuration (quantize_config.json, quant_config.json). Throws io.
+  SideFiles side_files() const;
 
  private:
   struct State;

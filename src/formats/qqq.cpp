@@ -95,11 +95,7 @@ std::string shape_text(const at::Tensor& tensor) {
                           : "nothing";
 }
 
-[[noreturn]] void wrong_tensor(const std::string& name, const std::string& expected,
-                               const at::Tensor& found) {
-  throw Error(ErrorKind::corrupt_data, name, str("expected ", expected, ", found ", shape_text(found)),
-              "the file does not hold this layer in the QQQ format, or config.json describes another model");
-}
+bool is_grouped(const Packed& packed) { return packed.s_group.defined() && packed.s_group.numel() > 0; }
 
 void check_codes(const QuantizedLinear& module, const std::string& name) {
   const at::Tensor& codes = module.codes;
@@ -281,29 +277,50 @@ at::Tensor unpack_codes(const at::Tensor& B, int64_t n, int64_t k, bool grouped)
   return codes;
 }
 
-Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name) {
-  const bool grouped = packed.s_group.defined() && packed.s_group.numel() > 0;
+std::vector<std::string> layout_faults(const Packed& packed, int64_t n, int64_t k, const std::string& name) {
+  const bool grouped = is_grouped(packed);
   const std::string misfit = unfit_reason(n, k, grouped ? kGroup : -1);
-  if (!misfit.empty()) throw Error(ErrorKind::corrupt_data, name, misfit);
-  if (!packed.B.defined() || packed.B.scalar_type() != at::kInt ||
-      packed.B.sizes() != at::IntArrayRef({k / kTileK, 2 * n})) {
-    wrong_tensor(name + ".B", str("Int [", k / kTileK, ", ", 2 * n, "]"), packed.B);
-  }
-  if (!packed.s_channel.defined() || !is_float(packed.s_channel) ||
-      (packed.s_channel.sizes() != at::IntArrayRef({1, n}) &&
-       packed.s_channel.sizes() != at::IntArrayRef({n}))) {
-    wrong_tensor(name + ".s_channel", str("Float [1, ", n, "]"), packed.s_channel);
-  }
+  if (!misfit.empty()) return {name + ": " + misfit};
+  std::vector<std::string> faults;
+  const auto expect = [&](bool right, const char* part, const std::string& expected,
+                          const at::Tensor& found) {
+    if (!right) faults.push_back(str(name, part, ": expected ", expected, ", found ", shape_text(found)));
+  };
+  const auto is = [](const at::Tensor& tensor, at::IntArrayRef shape) {
+    return tensor.defined() && is_float(tensor) && tensor.sizes() == shape;
+  };
+  expect(packed.B.defined() && packed.B.scalar_type() == at::kInt &&
+             packed.B.sizes() == at::IntArrayRef({k / kTileK, 2 * n}),
+         ".B", str("Int [", k / kTileK, ", ", 2 * n, "]"), packed.B);
+  expect(is(packed.s_channel, {1, n}) || is(packed.s_channel, {n}), ".s_channel", str("Float [1, ", n, "]"),
+         packed.s_channel);
   if (grouped && k == kGroup) {
-    wrong_tensor(name + ".s_group", "none or an empty one (a row of 128 inputs is one group)",
-                 packed.s_group);
+    expect(false, ".s_group", "none or an empty one (a row of 128 inputs is one group)", packed.s_group);
+  } else {
+    expect(!grouped || is(packed.s_group, {k / kGroup, n}), ".s_group",
+           str("Half [", k / kGroup, ", ", n, "]"), packed.s_group);
   }
-  if (grouped && (!is_float(packed.s_group) || packed.s_group.sizes() != at::IntArrayRef({k / kGroup, n}))) {
-    wrong_tensor(name + ".s_group", str("Half [", k / kGroup, ", ", n, "]"), packed.s_group);
+  expect(!packed.bias.defined() || is(packed.bias, {n}), ".bias", str("Half [", n, "]"), packed.bias);
+  return faults;
+}
+
+std::string group_fault(const Packed& packed, int64_t k, int64_t group_size, const std::string& name) {
+  if (is_grouped(packed) == (group_size != -1 && group_size != k)) return "";
+  return str(name,
+             ".s_group: ", is_grouped(packed) ? "group scales are stored" : "no group scales are stored",
+             ", config.json says group_size ", group_size, " and the layer has ", k, " inputs");
+}
+
+Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name) {
+  const std::vector<std::string> faults = layout_faults(packed, n, k, name);
+  if (!faults.empty()) {
+    std::string all;
+    for (const std::string& fault : faults) all += (all.empty() ? "" : "; ") + fault;
+    throw Error(
+        ErrorKind::corrupt_data, "", all,
+        "the file does not hold this layer in the QQQ format, or config.json describes another model");
   }
-  if (packed.bias.defined() && (!is_float(packed.bias) || packed.bias.sizes() != at::IntArrayRef({n}))) {
-    wrong_tensor(name + ".bias", str("Half [", n, "]"), packed.bias);
-  }
+  const bool grouped = is_grouped(packed);
   Decoded decoded;
   decoded.s_channel = plain_channel_scale(packed.s_channel);
   if (!all_finite(decoded.s_channel)) {

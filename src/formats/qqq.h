@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "solve/quantized.h"
 
@@ -54,9 +55,14 @@ at::Tensor channel_scale_from_weight(const at::Tensor& weight);
 Packed pack(const QuantizedLinear& module, const at::Tensor& channel_scale, const at::Tensor& bias,
             const std::string& name);
 
-// Checks every shape and type against N and K (throws corrupt_data with `name`): B i32 [K/16, 2N]; s_channel
-// [1, N] or [N], s_group [K/128, N], bias [N], each of f32, f16 or bf16, used as stored. An empty or missing
-// s_group means the whole-row layout. Scales must be finite, but for ratios of groups of zeros.
+// What cannot be unpacked, one line for each tensor, beginning with `name`: B must be i32 [K/16, 2N]; s_channel [1, N] or
+// [N], s_group [K/128, N], bias [N], each of f32, f16 or bf16. An empty or missing s_group means the whole-row layout.
+std::vector<std::string> layout_faults(const Packed& packed, int64_t n, int64_t k, const std::string& name);
+// Why `packed` cannot be what `group_size` (-1 or 128, as configured) says of module `name`, or an empty string. The order of
+// the codes in a word depends on it: where tensors and configuration disagree, one is damaged, and weights would be wrong.
+std::string group_fault(const Packed& packed, int64_t k, int64_t group_size, const std::string& name);
+// Scales are used as stored. Throws corrupt_data for layout_faults() and for scales that are not finite, but for ratios of
+// groups of zeros.
 Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name);
 // The codes alone, int8 [N, K], plain order, signed.
 at::Tensor unpack_codes(const at::Tensor& B, int64_t n, int64_t k, bool grouped);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "formats/tokenizer/regex.h"
 
 namespace gramian::qqq {
 namespace {
@@ -15,6 +16,11 @@ std::string exact_pattern(const std::string& name) {
     pattern += c;
   }
   return pattern + "$";
+}
+
+// Whether `part` is the whole `name` or some of its parts between dots.
+bool names_part(const std::string& name, const std::string& part) {
+  return !part.empty() && ("." + name + ".").find("." + part + ".") != std::string::npos;
 }
 
 }  // namespace
@@ -67,6 +73,32 @@ std::optional<int64_t> read_group_size(const nlohmann::ordered_json& config, con
   const auto& group = fields.contains("group_size") ? fields.at("group_size") : nlohmann::ordered_json(128);
   if (group != -1 && group != 128) refuse("group_size is " + group.dump() + ", expected -1 or 128");
   return group.get<int64_t>();
+}
+
+std::set<std::string> excluded_modules(const nlohmann::ordered_json& fields,
+                                       const std::vector<std::string>& modules, const std::string& where) {
+  std::set<std::string> excluded;
+  const auto exclude = [&](const auto& matches) {
+    for (const std::string& module : modules) {
+      if (matches(module)) excluded.insert(module);
+    }
+  };
+  if (!fields.is_object()) return excluded;
+  if (fields.contains("dynamic") && fields.at("dynamic").is_object()) {
+    for (const auto& [pattern, overrides] : fields.at("dynamic").items()) {
+      if (!pattern.starts_with("-:")) continue;
+      const tokenizer::Regex regex(str("\\A(?:", pattern.substr(2), ")"),
+                                   where + ": quantization_config: dynamic");
+      exclude([&](const std::string& module) { return regex.matches_somewhere(module); });
+    }
+  }
+  for (const char* key : {"modules_to_not_convert", "ignored_layers", "exclude_modules", "ignore"}) {
+    if (!fields.contains(key) || !fields.at(key).is_array()) continue;
+    for (const auto& part : fields.at(key)) {
+      if (part.is_string()) exclude([&](const std::string& module) { return names_part(module, part); });
+    }
+  }
+  return excluded;
 }
 
 }  // namespace gramian::qqq

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,5 +24,11 @@ nlohmann::ordered_json quantization_config(const ConfigFields& fields);
 // Group size (-1 or 128) of a checkpoint's quantization_config, or nothing when `config` has none. Accepts the original
 // project's three fields. Throws unsupported for another method or setting, naming `where`.
 std::optional<int64_t> read_group_size(const nlohmann::ordered_json& config, const std::string& where);
+
+// Those of `modules` (full names) that a quantization_config leaves out: what a negative pattern of `dynamic` matches from its
+// start, as GPT-QModel reads it, and what a list such as `modules_to_not_convert` names, whole or by some of its parts.
+// Throws corrupt_data, naming `where`, for a pattern that is none.
+std::set<std::string> excluded_modules(const nlohmann::ordered_json& fields,
+                                       const std::vector<std::string>& modules, const std::string& where);
 
 }  // namespace gramian::qqq

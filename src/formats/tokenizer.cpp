@@ -95,6 +95,13 @@ struct Tokenizer::State {
   }
 
   std::vector<int64_t> encode(std::string_view text, bool parse_special) const;
+  // Throws invalid_argument; `position` is for the message.
+  const Token& token(int64_t id, size_t position) const {
+    if (const Token* found = tokens.find(id)) return *found;
+    throw Error(
+        ErrorKind::invalid_argument, file,
+        str("no token has id ", id, " (at position ", position, "; ids go up to ", tokens.size() - 1, ")"));
+  }
 
   std::string file;
   Normalizer normalizer;
@@ -154,22 +161,48 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, bool skip_special
   std::string bytes;
   std::vector<std::string> texts;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const Token* token = state_->tokens.find(ids[i]);
-    if (token == nullptr) {
-      throw Error(
-          ErrorKind::invalid_argument, state_->file,
-          str("no token has id ", ids[i], " (at position ", i, "; ids go up to ", vocab_size() - 1, ")"));
-    }
-    if (skip_special && token->special) continue;
+    const Token& token = state_->token(ids[i], i);
+    if (skip_special && token.special) continue;
     if (as_bytes) {
-      bytes += token->text;
+      bytes += token.text;
     } else {
-      texts.push_back(token->text);
+      texts.push_back(token.text);
     }
   }
   return as_bytes ? replace_invalid_utf8(bytes) : state_->decoder(std::move(texts));
 }
 
+bool Tokenizer::contains(int64_t id) const noexcept { return state_->tokens.find(id) != nullptr; }
+
 int64_t Tokenizer::vocab_size() const noexcept { return state_->tokens.size(); }
+
+std::string TextStream::push(int64_t id) {
+  const Token& token = tokenizer_.state_->token(id, pushed_++);
+  if (skip_special_ && token.special) return "";
+  if (!tokenizer_.state_->decoder.only_byte_level()) {
+    pending_.push_back(token.text);
+    return tokenizer_.state_->decoder.settles(token.text) ? take_pending() : "";
+  }
+  bytes_ += token.text;
+  const size_t held = unfinished_utf8(bytes_);
+  const std::string text = replace_invalid_utf8(std::string_view(bytes_).substr(0, bytes_.size() - held));
+  bytes_.erase(0, bytes_.size() - held);
+  return text;
+}
+
+std::string TextStream::finish() {
+  const std::string text = replace_invalid_utf8(bytes_) + take_pending();
+  bytes_.clear();
+  return text;
+}
+
+std::string TextStream::take_pending() {
+  std::string text = tokenizer_.state_->decoder(pending_);
+  if (begun_) text.erase(0, sizeof Decoder::kAnchor - 1);
+  if (text.empty()) return text;
+  begun_ = true;
+  pending_ = {Decoder::kAnchor};
+  return text;
+}
 
 }  // namespace gramian

@@ -20,4 +20,14 @@ BatchContext make_batch_context(const std::vector<int64_t>& lengths, const std::
   return context;
 }
 
+BatchContext make_continuation(const RopeSpan& span, const std::vector<RopeSpec>& ropes) {
+  GRAMIAN_CHECK(span.length > 0 && span.begin >= 0 && span.whole >= span.begin + span.length,
+                "tokens outside their row");
+  BatchContext context;
+  context.runs.push_back({.begin = 0, .rows = 1, .length = span.length, .past = span.begin});
+  context.tokens = span.length;
+  for (const RopeSpec& rope : ropes) context.rope.push_back({rope_table(rope, span)});
+  return context;
+}
+
 }  // namespace gramian

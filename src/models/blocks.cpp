@@ -1,5 +1,6 @@
 #include "models/blocks.h"
 
+#include "models/kv_state.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -49,13 +50,30 @@ at::Tensor Attention::attend(std::vector<at::Tensor> qkv, const BatchContext& ba
       return spec_.rope ? apply_rope(x, batch.rope[*spec_.rope][i]) : x;
     };
     const at::Tensor q = turned(q_norm_(heads(qkv[0], spec_.heads)));
-    const at::Tensor k = turned(k_norm_(heads(qkv[1], spec_.kv_heads)));
-    const at::Tensor v = heads(qkv[2], spec_.kv_heads);
+    at::Tensor k = turned(k_norm_(heads(qkv[1], spec_.kv_heads)));
+    at::Tensor v = heads(qkv[2], spec_.kv_heads);
+    if (!batch.states.empty()) {
+      auto* state = dynamic_cast<KvState*>(batch.states[i]);
+      GRAMIAN_CHECK(state != nullptr, "another layer's state");
+      std::tie(k, v) = state->append(k, v);
+    }
     const at::Tensor mixed = tensor::causal_attention(
         q, k, v, {.scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
     heads(out, spec_.heads).copy_(mixed);
   }
   return out;
+}
+
+std::unique_ptr<MixerState> Attention::make_state(int64_t tokens_max) const {
+  return std::make_unique<KvState>(spec_.window, tokens_max);
+}
+
+std::unique_ptr<MixerState> DecoderLayer::make_state(int64_t) const {
+  throw Error(ErrorKind::unsupported, "generation", "this kind of layer keeps no state of earlier tokens");
+}
+
+std::unique_ptr<MixerState> ResidualLayer::make_state(int64_t tokens_max) const {
+  return attention_.make_state(tokens_max);
 }
 
 Activation read_activation(const ConfigReader& config, const std::string& key) {

@@ -54,6 +54,8 @@ class Attention {
  public:
   Attention(const Weights& weights, const std::string& prefix, const AttentionSpec& spec);
   Task<at::Tensor> forward(at::Tensor x, const BatchContext& batch);
+  // For one run of rows that will hold `tokens_max` tokens each.
+  std::unique_ptr<MixerState> make_state(int64_t tokens_max) const;
 
  private:
   // q [tokens, heads·d], k and v [tokens, kv_heads·d] -> [tokens, heads·d].
@@ -107,6 +109,9 @@ class DecoderLayer {
   virtual ~DecoderLayer() = default;
   // hidden [tokens, hidden] -> same shape. `batch` and the layer must outlive the task.
   virtual Task<at::Tensor> forward(at::Tensor hidden, const BatchContext& batch) = 0;
+  // An empty state of the mixer for BatchContext::states: for one run whose rows will hold `tokens_max` tokens each. Throws
+  // unsupported where the layer has none.
+  virtual std::unique_ptr<MixerState> make_state(int64_t tokens_max) const;
 };
 
 // The norms of a layer under their stored names, empty for none: on what attention and MLP read, and on what they give
@@ -125,6 +130,7 @@ class ResidualLayer final : public DecoderLayer {
   ResidualLayer(const Weights& weights, const std::string& prefix, const AttentionSpec& attention,
                 std::unique_ptr<Mlp> mlp, const LayerNorms& norms);
   Task<at::Tensor> forward(at::Tensor hidden, const BatchContext& batch) override;
+  std::unique_ptr<MixerState> make_state(int64_t tokens_max) const override;
 
  private:
   Norm before_attention_, after_attention_, before_mlp_, after_mlp_;

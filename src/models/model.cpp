@@ -31,12 +31,18 @@ std::string find_head(const Checkpoint& checkpoint) {
 // Hard case 1: a head that is neither stored nor declared tied is refused, never invented. One that is stored
 // counts, also where config.json says tied: transformers does not tie a head that differs from the embedding.
 bool head_is_embedding(const Checkpoint& checkpoint, const std::string& head, const DecoderSpec& spec,
-                       bool treat_as_tied) {
+                       const ModelOptions& options) {
   if (checkpoint.contains(head)) return false;
-  if (spec.tied || treat_as_tied) return true;
+  if (spec.tied || options.treat_as_tied) return true;
+  if (options.headers != nullptr) return false;  // the missing tensor becomes a problem of the survey
   throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
               str("tensor '", head, "' is in no file and config.json does not say tie_word_embeddings"),
               "fetch the missing shard, or pass --treat-as-tied to use the embedding as head");
+}
+
+Weights open_weights(const std::shared_ptr<const Checkpoint>& checkpoint, const ModelOptions& options) {
+  const Weights weights(checkpoint, options.dtype, options.quantized, options.keep_experts);
+  return options.headers == nullptr ? weights : weights.surveying(*options.headers);
 }
 
 }  // namespace
@@ -44,11 +50,11 @@ bool head_is_embedding(const Checkpoint& checkpoint, const std::string& head, co
 Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options)
     : family_(find_family(config_of(*checkpoint))),
       spec_(family_.describe(config_of(*checkpoint))),
-      weights_(checkpoint, options.dtype, options.quantized, options.keep_experts),
+      weights_(open_weights(checkpoint, options)),
       prefix_(find_prefix(*checkpoint)),
       head_name_(find_head(*checkpoint)),
       embedding_(weights_.stored(prefix_ + "embed_tokens.weight", {spec_.vocab, spec_.hidden})),
-      head_(head_is_embedding(*checkpoint, head_name_, spec_, options.treat_as_tied)
+      head_(head_is_embedding(*checkpoint, head_name_, spec_, options)
                 ? embedding_
                 : weights_.stored(head_name_, {spec_.vocab, spec_.hidden})),
       final_norm_(load_norm(weights_, prefix_ + "norm.weight", spec_.hidden, spec_.norms.spec)) {}
@@ -79,9 +85,8 @@ ModuleTree Model::module_names(int64_t index) const {
   return names;
 }
 
-std::vector<std::vector<Linear>> Model::survey() const {
+std::vector<std::vector<Linear>> Model::survey(Weights::Survey& survey) const {
   std::vector<std::vector<Linear>> layers;
-  Weights::Survey survey;
   for (int64_t i = 0; i < spec_.layers(); ++i) {
     // Not a line for each tensor of thousands of layers that nothing but a number speaks of.
     const auto first = checkpoint().tensors().lower_bound(layer_prefix(i));
@@ -104,6 +109,12 @@ std::vector<std::vector<Linear>> Model::survey() const {
     GRAMIAN_CHECK(ordered.size() == survey.linears.size(), "the module tree misses a linear layer of layer ",
                   i);
   }
+  return layers;
+}
+
+std::vector<std::vector<Linear>> Model::survey() const {
+  Weights::Survey survey;
+  std::vector<std::vector<Linear>> layers = this->survey(survey);
   if (!survey.problems.empty()) {
     std::string all;
     for (const std::string& problem : survey.problems) all += "\n  " + problem;

@@ -18,6 +18,9 @@ struct ModelOptions {
   bool treat_as_tied = false;
   QuantizedLinearFactory quantized = nullptr;  // may be empty
   bool keep_experts = false;                   // for models that run again and again
+  // Read nothing: what is wrong with the tensors outside the layers is written here instead of thrown. Such a model can
+  // only be surveyed.
+  Weights::Survey* headers = nullptr;
 };
 
 class Model {
@@ -46,6 +49,8 @@ class Model {
   // Checks names, shapes and types of every layer's tensors from the headers alone. Returns the linear layers in the
   // order of the layers' pauses; throws corrupt_data with all problems in one message.
   std::vector<std::vector<Linear>> survey() const;
+  // The same, with the problems added to `survey` instead of thrown.
+  std::vector<std::vector<Linear>> survey(Weights::Survey& survey) const;
 
   // Rows of token ids (each non-empty, ids in the vocabulary: invalid_argument otherwise) -> packed i64 [tokens].
   at::Tensor pack_rows(const std::vector<TokenRow>& rows) const;

@@ -156,11 +156,12 @@ std::vector<float> rope_frequencies(const RopeSpec& spec, int64_t length) {
   return frequencies;
 }
 
-RopeTable rope_table(const RopeSpec& spec, int64_t length) {
-  const std::vector<float> frequencies = rope_frequencies(spec, length);
+RopeTable rope_table(const RopeSpec& spec, const RopeSpan& span) {
+  const std::vector<float> frequencies = rope_frequencies(spec, span.whole);
   const at::Tensor frequency =
       tensor::wrap(frequencies.data(), {static_cast<int64_t>(frequencies.size())}, at::kFloat, nullptr);
-  const at::Tensor angle = tensor::arange(length, at::kFloat).unsqueeze(1).mul(frequency.unsqueeze(0));
+  const at::Tensor angle =
+      tensor::arange(span.length, at::kFloat).add_(span.begin).unsqueeze(1).mul(frequency.unsqueeze(0));
   return {angle.cos().mul_(spec.attention_factor), angle.sin().mul_(spec.attention_factor)};
 }
 

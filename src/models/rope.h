@@ -43,7 +43,16 @@ struct RopeTable {
   at::Tensor cos;  // f32 [length, rotary_dim / 2]
   at::Tensor sin;
 };
-RopeTable rope_table(const RopeSpec& spec, int64_t length);
+// Positions [begin, begin + length) of a row that holds `whole` tokens, which the frequencies are chosen for.
+struct RopeSpan {
+  int64_t begin = 0;
+  int64_t length = 0;
+  int64_t whole = 0;
+};
+RopeTable rope_table(const RopeSpec& spec, const RopeSpan& span);
+inline RopeTable rope_table(const RopeSpec& spec, int64_t length) {
+  return rope_table(spec, {.begin = 0, .length = length, .whole = length});
+}
 
 // x [B, heads, L, d]; entry pairs (j, j + rotary_dim / 2) turn by position · frequency_j. Computed in f32, returned in
 // x's type.

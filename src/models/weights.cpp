@@ -43,8 +43,12 @@ at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& 
 Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bias,
                        const StoredWeight& where) const {
   Linear linear{name, in, out, bias, nullptr, where};
-  if (survey_ != nullptr) survey_->linears.push_back(linear);
-  if (survey_ == nullptr && quantized_) linear.op = quantized_(*checkpoint_, linear);
+  if (survey_ != nullptr) {
+    survey_->linears.push_back(linear);
+    if (survey_->is_packed && survey_->is_packed(name)) return linear;
+  } else if (quantized_) {
+    linear.op = quantized_(*checkpoint_, linear);
+  }
   if (linear.op == nullptr) {
     at::Tensor bias_values;
     if (bias) bias_values = tensor(name + ".bias", {out});

@@ -27,6 +27,8 @@ class Weights {
   struct Survey {
     std::vector<Linear> linears;        // without `op`
     std::vector<std::string> problems;  // one line each
+    // Modules whose tensors somebody else checks (quantized ones); may be empty.
+    std::function<bool(const std::string& module)> is_packed;
   };
   // A copy that only checks names and shapes and writes what it meets to `survey`, which must outlive it.
   Weights surveying(Survey& survey) const;

@@ -35,6 +35,10 @@ OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& s
     writer_.write(name, tensor.bytes);
     tensor.file->drop(tensor.bytes);
   }
+  for (const fs::path& file : source.side_files().files) {
+    fs::create_directories((staged_.path() / file).parent_path());
+    copy_atomically(source.folder() / file, staged_.path() / file);
+  }
 }
 
 void OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
@@ -45,8 +49,7 @@ void OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
   if (packed.bias.defined()) writer_.write(module + ".bias", packed.bias);
 }
 
-void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report,
-                          bool tie_head) {
+void OutputFolder::finish(const qqq::ConfigFields& quantization, bool tie_head) {
   writer_.finish();
   const nlohmann::ordered_json fields = qqq::quantization_config(quantization);
   nlohmann::ordered_json config = source_.config();
@@ -54,10 +57,10 @@ void OutputFolder::finish(const qqq::ConfigFields& quantization, const nlohmann:
   config["quantization_config"] = fields;
   write_atomically(staged_.path() / "config.json", config.dump(2) + "\n");
   write_atomically(staged_.path() / "quantize_config.json", fields.dump(2) + "\n");
-  for (const fs::path& file : source_.side_files()) {
-    write_atomically(staged_.path() / file.filename(), read_text(file));
-  }
-  write_atomically(staged_.path() / "gramian-report.json", report.dump(2) + "\n");
+}
+
+void OutputFolder::commit(const nlohmann::ordered_json& report) {
+  write_atomically(staged_.path() / kReportName, report.dump(2) + "\n");
   staged_.commit();
 }
 

@@ -19,14 +19,18 @@ void refuse_replacing(const std::filesystem::path& output, const std::vector<std
 
 class OutputFolder {
  public:
-  // Copies what the plan does not replace. Throws invalid_argument when `path` exists and is not empty, unless `force`.
+  // Copies what the plan does not replace, and the side files. Throws invalid_argument when `path` exists and is not empty,
+  // unless `force`.
   OutputFolder(const std::filesystem::path& path, bool force, const Checkpoint& source,
                const QuantizePlan& plan, uint64_t shard_bytes_max);
 
   void write(const std::string& module, const qqq::Packed& packed);
-  // Writes config.json with `quantization`, quantize_config.json, the side files of the source and the report; fsyncs and
-  // renames. `tie_head`: config.json is to say that the head is the embedding, as the source's should have.
-  void finish(const qqq::ConfigFields& quantization, const nlohmann::ordered_json& report, bool tie_head);
+  // Writes the index, config.json with `quantization` and quantize_config.json: the checkpoint in staged() is then complete.
+  // `tie_head`: config.json is to say that the head is the embedding, as the source's should have.
+  void finish(const qqq::ConfigFields& quantization, bool tie_head);
+  const std::filesystem::path& staged() const noexcept { return staged_.path(); }
+  // Adds the report and gives the folder its name.
+  void commit(const nlohmann::ordered_json& report);
   uint64_t weight_bytes() const noexcept { return writer_.total_bytes(); }
 
  private:

@@ -14,6 +14,7 @@
 #include "pipeline/plan.h"
 #include "pipeline/solve_module.h"
 #include "pipeline/source_scan.h"
+#include "pipeline/verify.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -60,12 +61,14 @@ void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
   stored.file->drop(stored.bytes);
 }
 
-Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens) {
+Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, double relative_error) {
   const QuantizedLinear& q = solved.quantized;
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
   Json json;
   json["name"] = linear.name;
   json["method"] = solved.method;
-  json["loss"] = std::isfinite(q.loss) ? Json(q.loss) : Json(nullptr);
+  json["loss"] = number(q.loss);
+  json["relative_error"] = number(relative_error);
   json["damp"] = q.damp;
   json["damp_attempts"] = q.damp_attempts;
   json["samples"] = tokens;
@@ -94,7 +97,7 @@ class Run {
     for (size_t i = 0; i < plan_.layers.size(); ++i) {
       for (const PlannedModule& module : plan_.layers[i]) {
         progress_.update(static_cast<double>(i), module.linear.name);
-        if (module.quantize) store(module.linear, nullptr, 0);
+        if (module.quantize) store(module.linear, nullptr, nullptr);
       }
     }
   }
@@ -118,10 +121,13 @@ class Run {
   }
 
   Json report(const RowSet& rows, const Method& method) const;
-  void finish(const Json& report) {
-    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()}, report,
+  // Completes the checkpoint and reads it back.
+  void finish() {
+    output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()},
                    model_.tied_on_request());
+    watch_.time("verify", [&] { verify_output(); });
   }
+  void commit(const Json& report) { output_.commit(report); }
 
  private:
   void solve_pause(size_t layer, const PauseStatistics& statistics) {
@@ -143,20 +149,25 @@ class Run {
       });
     }
     for (Linear* module : statistics.modules) {
-      if (plan_.find(layer, module->name)->quantize) module->op = store(*module, &factor, statistics.tokens);
+      if (plan_.find(layer, module->name)->quantize) module->op = store(*module, &factor, &statistics);
     }
   }
 
-  // Solves, packs and writes; returns what the forward goes on with.
-  std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor, int64_t tokens) {
+  // Solves, packs and writes; returns what the forward goes on with. Plain rounding has neither factor nor statistics.
+  std::shared_ptr<const LinearOp> store(const Linear& linear, const Factor* factor,
+                                        const PauseStatistics* statistics) {
     throw_if_interrupted();
+    const int64_t tokens = statistics == nullptr ? 0 : statistics->tokens;
     const ModuleSource source = load_source(model_.checkpoint(), linear);
     const SolvedModule solved = watch_.time("solve", [&] {
       return solve_module(source, factor, tokens, job_.solve, job_.compat_gptqmodel, pool_);
     });
+    double error = std::nan("");
+    if (statistics != nullptr && statistics->hessian.defined())
+      error = watch_.time("error", [&] { return relative_error(source, solved, statistics->hessian); });
     return watch_.time("pack", [&] {
       output_.write(linear.name, solved.packed);
-      modules_.push_back(module_report(solved, linear, tokens));
+      modules_.push_back(module_report(solved, linear, tokens, error));
       if (!solved.quantized.fallback.empty()) {
         ++fallbacks_;
         log_.warn(linear.name + ": " + solved.quantized.fallback);
@@ -166,6 +177,25 @@ class Run {
       drop_source(model_.checkpoint(), linear);
       return next;
     });
+  }
+
+  void verify_output() {
+    std::vector<std::string> problems;
+    try {
+      const auto written = std::make_shared<const Checkpoint>(output_.staged());
+      problems = compare_with_source(*written, model_.checkpoint(), plan_);
+      const Verification found = verify(written, {.copies = false}, pool_, log_);
+      problems.insert(problems.end(), found.problems.begin(), found.problems.end());
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::interrupted) throw;
+      problems.emplace_back(error.what());
+    }
+    if (problems.empty()) return;
+    std::string all;
+    for (const std::string& problem : problems) all += "\n  " + problem;
+    throw Error(ErrorKind::internal, job_.output.string(),
+                str("what was written does not verify, ", problems.size(), " problem(s):", all),
+                "\nnothing was kept; check the disk, and report it if the disk is sound");
   }
 
   const QuantizeJob& job_;
@@ -227,6 +257,7 @@ Json Run::report(const RowSet& rows, const Method& method) const {
   json["bits_per_weight_total"] =
       8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
   json["weight_bytes"] = output_.weight_bytes();
+  json["verified"] = true;  // finish() has thrown otherwise
   json["stages"] = watch_.report();
   json["modules"] = modules_;
   return json;
@@ -246,14 +277,7 @@ RowSet calibration_rows(const QuantizeJob& job, const Model& model, Log& log) {
                 str("method ", job.method, " needs calibration text"),
                 "pass a .txt, .jsonl or .safetensors file");
   }
-  std::optional<Tokenizer> tokenizer;
-  RowSet rows = load_rows(
-      *job.calibration, job.rows,
-      [&]() -> const Tokenizer& {
-        if (!tokenizer) tokenizer.emplace(job.source / "tokenizer.json");
-        return *tokenizer;
-      },
-      log);
+  RowSet rows = load_rows(*job.calibration, job.rows, job.source, log);
   refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
   log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(),
                rows.rows.size(), " used, ", rows.tokens, " tokens; ", rows.policy));
@@ -352,6 +376,11 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   for (const std::string& name : plan.skipped())
     log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
 
+  if (const auto left_out = checkpoint->side_files().left_out; !left_out.empty()) {
+    std::vector<std::string> names;
+    for (const fs::path& path : left_out) names.push_back(path.string());
+    log.info(str("not copied to the output: ", quote_names(names, 10)));
+  }
   if (!job.skip_scan) refuse_non_finite(*checkpoint, plan, pool, log);
   CalibratorOptions calibrator{
       .batch = job.batch, .lanes = job.lanes, .threads = pool.threads(), .sequential = job.sequential};
@@ -367,11 +396,12 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   } else {
     run.plain_rounding();
   }
+  run.finish();
   Json report = run.report(rows, method);
   report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report["peak_rss_bytes"] = peak_rss_bytes();
   report["plan"] = budget ? to_json(*budget) : Json(nullptr);
-  run.finish(report);
+  run.commit(report);
   return report;
 }
 

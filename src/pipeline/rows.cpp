@@ -6,12 +6,33 @@
 #include <random>
 
 #include "base/file.h"
-#include "formats/checkpoint.h"
+#include "formats/chat_template.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "formats/tokenizer.h"
 #include "tensor/ops.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr char kBlank[] = " \t\r\n";
+// What chat templates take for today, so that a command gives the same bytes on every day.
+constexpr char kToday[] = "2024-07-26";
+
+// Opens the model's tokenizer when a row needs it.
+class LazyTokenizer {
+ public:
+  explicit LazyTokenizer(const fs::path& model) : file_(model / "tokenizer.json") {}
+  const Tokenizer& operator()() {
+    if (!tokenizer_) tokenizer_.emplace(file_);
+    return *tokenizer_;
+  }
+
+ private:
+  fs::path file_;
+  std::optional<Tokenizer> tokenizer_;
+};
 
 // n of `total` numbers, ascending: evenly, or at random with a seed (own Fisher-Yates: std::shuffle differs between
 // libraries).
@@ -35,9 +56,9 @@ std::vector<int64_t> choose(int64_t total, int64_t n, std::optional<uint64_t> se
 
 // Encodes text that stands at `where`.
 TokenRow encode(const Tokenizer& tokenizer, const std::string& text, const std::string& where,
-                bool add_special_tokens) {
+                const EncodeOptions& options) {
   try {
-    return tokenizer.encode(text, {.add_special_tokens = add_special_tokens, .parse_special = false});
+    return tokenizer.encode(text, options);
   } catch (const Error& error) {
     throw Error(error.kind(), where, error.what());
   }
@@ -71,7 +92,7 @@ RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenize
     throw Error(ErrorKind::invalid_argument, "--sequence-length",
                 str(options.sequence_length, " leaves no room after ", prefix.size(), " special tokens"));
   }
-  const TokenRow stream = encode(tokenizer, read_text(path), path.string(), false);
+  const TokenRow stream = encode(tokenizer, read_text(path), path.string(), {.parse_special = false});
   const int64_t total = static_cast<int64_t>(stream.size()) / payload;
   if (total == 0) {
     throw Error(ErrorKind::invalid_argument, path.string(),
@@ -91,12 +112,20 @@ RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenize
   return set;
 }
 
+// What a line of .jsonl holds: ids, a text, or a chat that becomes a text.
+struct JsonRow {
+  std::string where;
+  TokenRow ids;
+  std::string text;
+  nlohmann::ordered_json messages;  // null in other rows
+  EncodeOptions encoding{.add_special_tokens = true, .parse_special = false};
+};
+
 // Contents of a chat, joined by line ends.
 std::string join_messages(const nlohmann::ordered_json& messages, const std::string& where) {
   std::string text;
-  if (!messages.is_array()) throw Error(ErrorKind::corrupt_data, where, "'messages' must be a list");
   for (const auto& message : messages) {
-    if (!message.is_object() || !message.contains("content") || !message.at("content").is_string()) {
+    if (!message.contains("content") || !message.at("content").is_string()) {
       throw Error(ErrorKind::corrupt_data, where, "each of 'messages' must have a text 'content'");
     }
     text += (text.empty() ? "" : "\n") + message.at("content").get<std::string>();
@@ -104,70 +133,117 @@ std::string join_messages(const nlohmann::ordered_json& messages, const std::str
   return text;
 }
 
-TokenRow json_row(const nlohmann::ordered_json& json, const std::string& where,
-                  const std::function<const Tokenizer&()>& tokenizer, Log& log) {
+TokenRow read_ids(const nlohmann::ordered_json& list, const std::string& where) {
+  if (!list.is_array()) throw Error(ErrorKind::corrupt_data, where, "'input_ids' must be a list");
+  TokenRow row;
+  for (const auto& id : list) {
+    if (!id.is_number_integer())
+      throw Error(ErrorKind::corrupt_data, where, "'input_ids' must hold integers");
+    if (id.is_number_unsigned() && id.get<uint64_t>() >> 63 != 0) {
+      throw Error(ErrorKind::corrupt_data, where, "an id of 'input_ids' is above 2^63");
+    }
+    row.push_back(id.get<int64_t>());
+  }
+  return row;
+}
+
+JsonRow read_json_row(const nlohmann::ordered_json& json, const std::string& where) {
+  JsonRow row;
+  row.where = where;
   if (!json.is_object()) throw Error(ErrorKind::corrupt_data, where, "expected an object");
   if (json.contains("input_ids")) {
-    if (!json.at("input_ids").is_array())
-      throw Error(ErrorKind::corrupt_data, where, "'input_ids' must be a list");
-    TokenRow row;
-    for (const auto& id : json.at("input_ids")) {
-      if (!id.is_number_integer())
-        throw Error(ErrorKind::corrupt_data, where, "'input_ids' must hold integers");
-      if (id.is_number_unsigned() && id.get<uint64_t>() >> 63 != 0) {
-        throw Error(ErrorKind::corrupt_data, where, "an id of 'input_ids' is above 2^63");
-      }
-      row.push_back(id.get<int64_t>());
-    }
-    return row;
-  }
-  std::string text;
-  if (json.contains("text") && json.at("text").is_string()) {
-    text = json.at("text").get<std::string>();
+    row.ids = read_ids(json.at("input_ids"), where);
+  } else if (json.contains("text") && json.at("text").is_string()) {
+    row.text = json.at("text").get<std::string>();
   } else if (json.contains("messages")) {
-    text = join_messages(json.at("messages"), where);
-    log.warn("rows with 'messages': contents are joined as plain text; chat templates are not applied");
+    row.messages = json.at("messages");
+    const auto is_object = [](const auto& message) { return message.is_object(); };
+    if (!row.messages.is_array() || !std::all_of(row.messages.begin(), row.messages.end(), is_object))
+      throw Error(ErrorKind::corrupt_data, where, "'messages' must be a list of objects");
   } else {
     throw Error(ErrorKind::corrupt_data, where, "expected 'text', 'messages' or 'input_ids'");
   }
-  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return {};
-  return encode(tokenizer(), text, where, true);
+  return row;
 }
 
-// What was done to rows of text and to rows of token ids.
-std::string template_policy(bool texts, bool ids, const std::function<const Tokenizer&()>& tokenizer) {
-  if (!texts) return "token ids as given";
-  const auto tokens = [&](bool add) {
-    return tokenizer().encode("a", {.add_special_tokens = add, .parse_special = false}).size();
-  };
-  const size_t added = tokens(true) - tokens(false);
-  return str("the tokenizer's template adds ", added == 0 ? "nothing" : str(added, " token(s)"), " to a text",
-             ids ? ", token ids as given" : "");
+// Turns chats into texts: by the model's chat template, else by joining their contents.
+void render_messages(std::vector<JsonRow>& rows, const fs::path& model, Log& log) {
+  std::vector<Conversation> conversations;
+  for (JsonRow& row : rows) {
+    if (row.messages.is_array()) conversations.push_back({row.messages, row.where});
+  }
+  if (conversations.empty()) return;
+  const std::optional<ChatTemplate> chat = ChatTemplate::find(model);
+  const auto texts = chat ? chat->render(conversations, {.date = kToday}, log) : std::nullopt;
+  if (!texts) {
+    log.warn(str("rows with 'messages': ", chat ? "" : "the model has no chat template, ",
+                 "contents are joined as plain text"));
+  }
+  size_t at = 0;
+  for (JsonRow& row : rows) {
+    if (!row.messages.is_array()) continue;
+    row.text = texts ? texts->at(at++) : join_messages(row.messages, row.where);
+    // The template has written the special tokens.
+    if (texts) row.encoding = {.add_special_tokens = false, .parse_special = true};
+  }
 }
 
-RowSet json_rows(const fs::path& path, const RowOptions& options,
-                 const std::function<const Tokenizer&()>& tokenizer, Log& log) {
-  RowSet set;
-  std::vector<TokenRow> all;
+// What was done to the rows that hold something.
+std::string template_policy(const std::vector<const JsonRow*>& rows, LazyTokenizer& tokenizer) {
+  bool texts = false, rendered = false, joined = false, ids = false;
+  for (const JsonRow* row : rows) {
+    const bool chat = row->messages.is_array(), has_template = row->encoding.add_special_tokens;
+    ids |= row->text.empty();
+    texts |= !row->text.empty() && has_template;
+    joined |= chat && has_template;
+    rendered |= chat && !has_template;
+  }
+  std::string policy;
+  const auto add = [&](const std::string& part) { policy += (policy.empty() ? "" : ", ") + part; };
+  if (texts) {
+    const auto tokens = [&](bool whole) {
+      return tokenizer().encode("a", {.add_special_tokens = whole, .parse_special = false}).size();
+    };
+    const size_t added = tokens(true) - tokens(false);
+    add(str("the tokenizer's template adds ", added == 0 ? "nothing" : str(added, " token(s)"),
+            " to a text"));
+  }
+  if (rendered) add("messages rendered by the chat template");
+  if (joined) add("contents of messages joined");
+  if (ids) add("token ids as given");
+  return policy;
+}
+
+std::vector<JsonRow> read_json_rows(const fs::path& path) {
+  std::vector<JsonRow> rows;
   const std::string content = read_text(path);
   size_t line_number = 0;
-  bool texts = false, ids = false;
   for (size_t begin = 0; begin < content.size();) {
     const size_t end = std::min(content.find('\n', begin), content.size());
     const std::string line = content.substr(begin, end - begin);
     begin = end + 1;
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) {
-      ++set.blank;
-      continue;
-    }
-    const std::string where = str(path.string(), ", line ", line_number);
-    const nlohmann::ordered_json json = parse_json(line, where);
-    const TokenRow row = json_row(json, where, tokenizer, log);
+    const std::string where = str(path.string(), ", line ", ++line_number);
+    const bool blank = line.find_first_not_of(kBlank) == std::string::npos;
+    rows.push_back(blank ? JsonRow() : read_json_row(parse_json(line, where), where));
+  }
+  return rows;
+}
+
+RowSet json_rows(const fs::path& path, const RowOptions& options, const fs::path& model, Log& log) {
+  RowSet set;
+  std::vector<TokenRow> all;
+  std::vector<JsonRow> rows = read_json_rows(path);
+  render_messages(rows, model, log);
+  std::vector<const JsonRow*> used;
+  LazyTokenizer tokenizer(model);
+  for (JsonRow& json : rows) {
+    TokenRow row = std::move(json.ids);
+    if (json.text.find_first_not_of(kBlank) != std::string::npos)
+      row = encode(tokenizer(), json.text, json.where, json.encoding);
     if (row.empty()) {
       ++set.blank;
     } else {
-      (json.contains("input_ids") ? ids : texts) = true;
+      used.push_back(&json);
     }
     const auto length = static_cast<size_t>(options.sequence_length);
     if (row.size() > length) ++set.split;
@@ -185,7 +261,7 @@ RowSet json_rows(const fs::path& path, const RowOptions& options,
   }
   set.policy =
       str("JSON rows of at most ", options.sequence_length, " tokens, longer ones split, ",
-          template_policy(texts, ids, tokenizer), options.seed ? ", chosen at random" : ", from the start");
+          template_policy(used, tokenizer), options.seed ? ", chosen at random" : ", from the start");
   return set;
 }
 
@@ -272,16 +348,15 @@ void refuse_foreign_ids(const std::vector<TokenRow>& rows, int64_t vocab, const 
   }
 }
 
-RowSet load_rows(const fs::path& path, const RowOptions& options,
-                 const std::function<const Tokenizer&()>& tokenizer, Log& log) {
+RowSet load_rows(const fs::path& path, const RowOptions& options, const fs::path& model, Log& log) {
   RowSet set;
   const std::string extension = path.extension().string();
   if (extension == ".safetensors") {
     set = ready_rows(path, options, log);
   } else if (extension == ".jsonl") {
-    set = json_rows(path, options, tokenizer, log);
+    set = json_rows(path, options, model, log);
   } else if (extension == ".txt") {
-    set = text_rows(path, options, tokenizer(), log);
+    set = text_rows(path, options, Tokenizer(model / "tokenizer.json"), log);
   } else {
     throw Error(ErrorKind::invalid_argument, path.string(), str("unknown kind of rows '", extension, "'"),
                 "give a .txt, .jsonl or .safetensors file");

@@ -4,22 +4,22 @@
 //                 text), cut into whole windows of `sequence_length`; n of them are taken evenly: number
 //                 floor(i * total / n). Where the tokenizer's template puts tokens in front (a begin-of-text token), each
 //                 window starts with them and holds that many text tokens less.
-//   .jsonl        one object a line with `text`, `messages` (their contents joined by line ends: chat templates are not
-//                 applied) or `input_ids`; tokenized with the template; blank rows are dropped, rows longer than
-//                 `sequence_length` are split, the first n are taken.
+//   .jsonl        one object a line with `text`, `messages` or `input_ids`. Texts are tokenized with the tokenizer's template
+//                 (special tokens that stand in them are ordinary text). Messages become text by the model's chat template
+//                 (formats/chat_template.h), which writes the special tokens itself and takes 26 July 2024 for today; without
+//                 one their contents are joined by line ends. Blank rows are dropped, rows longer than `sequence_length` are
+//                 split, the first n are taken.
 //   .safetensors  `input_ids` [rows, length] of an integer type, optional `attention_mask` of the same shape whose ones
 //                 are contiguous in a row: taken as they are, the first n.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
-#include "formats/tokenizer.h"
 #include "models/batch.h"
 
 namespace gramian {
@@ -44,9 +44,10 @@ struct RowSet {
   std::string policy;  // what was done, in words, for log and report
 };
 
-// `tokenizer` is called when the source needs one. Throws invalid_argument or corrupt_data with file and line.
+// `model`: the folder whose tokenizer and chat template read the source; ready rows and `input_ids` need neither. Throws
+// invalid_argument or corrupt_data with file and line.
 RowSet load_rows(const std::filesystem::path& path, const RowOptions& options,
-                 const std::function<const Tokenizer&()>& tokenizer, Log& log);
+                 const std::filesystem::path& model, Log& log);
 
 // Throws invalid_argument naming `path`, row and position of the first token id that is not in [0, vocab): to be called
 // before a model is loaded or run for these rows.

@@ -1,7 +1,12 @@
 #include "pipeline/solve_module.h"
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "base/error.h"
 #include "solve/solvers.h"
+#include "tensor/ops.h"
 
 namespace gramian {
 namespace {
@@ -41,6 +46,23 @@ SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int6
   solved.packed = qqq::pack(solved.quantized, channel_scale, source.bias, source.name);
   solved.decoded = qqq::unpack(solved.packed, source.weight.size(0), source.weight.size(1), source.name);
   return solved;
+}
+
+double relative_error(const ModuleSource& source, const SolvedModule& solved, const at::Tensor& hessian) {
+  constexpr int64_t kRowsMax = 128;
+  const int64_t n = source.weight.size(0), rows = std::min(n, kRowsMax);
+  std::vector<int64_t> chosen;
+  for (int64_t i = 0; i < rows; ++i) chosen.push_back(i * n / rows);
+  const at::Tensor index = tensor::wrap(chosen.data(), {rows}, at::kLong, nullptr);
+  const at::Tensor weight = source.weight.index_select(0, index).to(at::kFloat);
+  const at::Tensor scale = solved.decoded.s_channel.index_select(0, index).unsqueeze(1);
+  const at::Tensor error =
+      weight.sub(solved.decoded.values.index_select(0, index).to(at::kFloat).mul_(scale));
+  const auto energy = [&](const at::Tensor& x) {
+    return x.matmul(hessian).mul_(x).sum(at::kDouble).item<double>();
+  };
+  // H is not negative; rounding may make the sum so where the error is next to nothing.
+  return std::sqrt(std::max(energy(error), 0.0) / energy(weight));
 }
 
 std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source,

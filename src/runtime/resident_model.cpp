@@ -11,8 +11,7 @@ at::Tensor tensor_if(bool needed, const Checkpoint& checkpoint, const std::strin
   return needed || checkpoint.contains(name) ? checkpoint.tensor(name).to_tensor() : at::Tensor();
 }
 
-// Opens a module whose packed codes are in the checkpoint. The order of the codes in a word depends on the group size: where
-// s_group and config.json disagree, one of them is damaged, and reading on would give wrong weights silently.
+// Opens a module whose packed codes are in the checkpoint.
 std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Linear& linear,
                                          int64_t group_size, const std::shared_ptr<ThreadPool>& pool) {
   if (!checkpoint.contains(linear.name + ".B")) return nullptr;
@@ -20,14 +19,9 @@ std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Lin
   const qqq::Packed packed{codes.to_tensor(), checkpoint.tensor(linear.name + ".s_channel").to_tensor(),
                            tensor_if(false, checkpoint, linear.name + ".s_group"),
                            tensor_if(linear.has_bias, checkpoint, linear.name + ".bias")};
-  const bool grouped = packed.s_group.defined() && packed.s_group.numel() > 0;
-  if (grouped != (group_size != -1 && group_size != linear.in_features)) {
-    throw Error(ErrorKind::corrupt_data, linear.name + ".s_group",
-                str(grouped ? "group scales are stored" : "no group scales are stored",
-                    ", config.json says group_size ", group_size, " and the layer has ", linear.in_features,
-                    " inputs"),
-                "restore config.json or the weights from their source");
-  }
+  if (const std::string fault = qqq::group_fault(packed, linear.in_features, group_size, linear.name);
+      !fault.empty())
+    throw Error(ErrorKind::corrupt_data, "", fault, "restore config.json or the weights from their source");
   auto op = std::make_shared<QqqLinear>(
       qqq::unpack(packed, linear.out_features, linear.in_features, linear.name), pool);
   codes.file->drop(codes.bytes);
@@ -57,11 +51,23 @@ ResidentModel::ResidentModel(const std::filesystem::path& folder, const OpenOpti
 }
 
 at::Tensor ResidentModel::states(const std::vector<TokenRow>& rows) {
-  const BatchContext context = model_.context(rows);
-  at::Tensor hidden = model_.embed(model_.pack_rows(rows));
-  for (const auto& layer : layers_)
-    hidden = run(layer->forward(std::move(hidden), context), &multiplications_);
-  return model_.final_norm(hidden);
+  BatchContext context = model_.context(rows);
+  return model_.final_norm(forward(model_.pack_rows(rows), context, {}));
+}
+
+LayerStates ResidentModel::make_states(int64_t tokens_max) const {
+  LayerStates states;
+  for (const auto& layer : layers_) states.push_back(layer->make_state(tokens_max));
+  return states;
+}
+
+at::Tensor ResidentModel::forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states) {
+  at::Tensor hidden = model_.embed(ids);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (!states.empty()) context.states = {states[i].get()};
+    hidden = run(layers_[i]->forward(std::move(hidden), context), &multiplications_);
+  }
+  return hidden;
 }
 
 }  // namespace gramian

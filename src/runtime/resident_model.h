@@ -18,6 +18,9 @@ struct OpenOptions {
   bool treat_as_tied = false;
 };
 
+// One per layer.
+using LayerStates = std::vector<std::unique_ptr<MixerState>>;
+
 class ResidentModel {
  public:
   // Opens a model folder and materializes every layer: QQQ modules as int8 weights with dynamic int8 activations,
@@ -28,6 +31,11 @@ class ResidentModel {
   const Model& model() const noexcept { return model_; }
   // Rows -> states after the final norm, packed [tokens, hidden]. Not thread-safe.
   at::Tensor states(const std::vector<TokenRow>& rows);
+  // An empty state for each layer, of one run of rows that will hold `tokens_max` tokens each.
+  LayerStates make_states(int64_t tokens_max) const;
+  // A batch through all layers: ids i64 [tokens] -> hidden [tokens, hidden] before the final norm. Without `states` its rows
+  // stand alone; with them it is one run, whose `past` tokens they hold, and they take up its tokens too. Not thread-safe.
+  at::Tensor forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states);
   // f32 [tokens, vocab] of states.
   at::Tensor logits(const at::Tensor& states) const { return model_.logits(states); }
   int64_t linear_multiplications() const noexcept { return multiplications_; }

@@ -92,10 +92,11 @@ at::Tensor gelu(const at::Tensor& x, bool tanh_form) { return at::gelu(x, tanh_f
 
 namespace {
 
-// [L, L]: whether key j is visible to query i.
-at::Tensor visible_keys(int64_t length, int64_t window) {
-  const at::Tensor position = at::arange(length, at::kLong);
-  const at::Tensor distance = position.unsqueeze(1).sub(position.unsqueeze(0));
+// [L, S]: whether a key is visible to a query; queries are of the last L of S positions.
+at::Tensor visible_keys(const at::Tensor& q, const at::Tensor& k, int64_t window) {
+  const at::Tensor position = at::arange(k.size(2), at::kLong);
+  const at::Tensor query = position.narrow(0, k.size(2) - q.size(2), q.size(2));
+  const at::Tensor distance = query.unsqueeze(1).sub(position.unsqueeze(0));
   const at::Tensor past = distance.ge(0);
   return window > 0 ? past.logical_and(distance.lt(window)) : past;
 }
@@ -103,8 +104,8 @@ at::Tensor visible_keys(int64_t length, int64_t window) {
 // Fused attention cannot cap its scores. One row and one head of k and v at a time, so that few scores exist at once.
 at::Tensor softcapped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const AttentionRule& rule) {
-  const int64_t length = q.size(2), group = q.size(1) / k.size(1);
-  const at::Tensor hidden = visible_keys(length, rule.window).logical_not();
+  const int64_t group = q.size(1) / k.size(1);
+  const at::Tensor hidden = visible_keys(q, k, rule.window).logical_not();
   at::Tensor out = at::empty(q.sizes(), q.options());
   for (int64_t b = 0; b < q.size(0); ++b) {
     for (int64_t h = 0; h < k.size(1); ++h) {
@@ -119,15 +120,26 @@ at::Tensor softcapped_attention(const at::Tensor& q, const at::Tensor& k, const 
 
 }  // namespace
 
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const at::Tensor& all_v,
                             const AttentionRule& rule) {
+  const int64_t length = q.size(2);
+  // The last keys that any query sees.
+  const int64_t seen = rule.window > 0 ? std::min(all_k.size(2), length + rule.window - 1) : all_k.size(2);
+  const at::Tensor k = all_k.narrow(2, all_k.size(2) - seen, seen);
+  const at::Tensor v = all_v.narrow(2, all_v.size(2) - seen, seen);
   if (rule.softcap > 0) return softcapped_attention(q, k, v, rule);
   const bool grouped = q.size(1) != k.size(1);
-  if (rule.window <= 0 || rule.window >= q.size(2)) {
+  if (length == 1) {
+    // One query sees all of them; the heads of a group are queries to the same keys.
+    const at::Tensor query = q.reshape({q.size(0), k.size(1), q.size(1) / k.size(1), q.size(3)});
+    return at::scaled_dot_product_attention(query, k, v, std::nullopt, 0.0, false, rule.scale)
+        .reshape(q.sizes());
+  }
+  if (seen == length && (rule.window <= 0 || rule.window >= length)) {
     return at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, true, rule.scale, grouped);
   }
-  return at::scaled_dot_product_attention(q, k, v, visible_keys(q.size(2), rule.window), 0.0, false,
-                                          rule.scale, grouped);
+  return at::scaled_dot_product_attention(q, k, v, visible_keys(q, k, rule.window), 0.0, false, rule.scale,
+                                          grouped);
 }
 
 std::optional<at::Tensor> cholesky(const at::Tensor& matrix) {

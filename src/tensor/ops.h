@@ -33,10 +33,11 @@ at::Tensor silu(const at::Tensor& x);
 at::Tensor gelu(const at::Tensor& x, bool tanh_form);
 struct AttentionRule {
   double scale = 1.0;  // of q·k
-  int64_t window = 0;  // key j is visible to query i when j <= i and, with window > 0, j > i - window
+  int64_t window = 0;  // position j is visible to i when j <= i and, with window > 0, j > i - window
   double softcap = 0;  // with softcap > 0 scores become softcap · tanh(score / softcap)
 };
-// q [B, heads, L, d], k and v [B, kv_heads, L, d], heads % kv_heads == 0 -> [B, heads, L, d].
+// q [B, heads, L, d], k and v [B, kv_heads, S, d], heads % kv_heads == 0 -> [B, heads, L, d]. Keys and values are of S
+// positions, queries of the last L <= S of them.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const AttentionRule& rule);
 

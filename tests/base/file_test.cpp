@@ -108,6 +108,23 @@ TEST_F(FileTest, AtomicWritesLeaveNothingBeside) {
   EXPECT_EQ(names_in(root_), (std::vector<std::string>{"a", "folder"}));
 }
 
+TEST_F(FileTest, CopiesFilesOfAnySize) {
+  // One byte around the size of a piece.
+  for (const size_t size : {size_t{0}, size_t{1}, (size_t{16} << 20) - 1, (size_t{16} << 20) + 1}) {
+    std::string content(size, 'x');
+    if (size > 0) content.back() = 'y';
+    write_bytes(root_ / "from", content);
+    copy_atomically(root_ / "from", root_ / "to");
+    EXPECT_TRUE(read_text(root_ / "to") == content) << size;
+  }
+  fs::create_symlink(root_ / "from", root_ / "link");
+  copy_atomically(root_ / "link", root_ / "copy");
+  EXPECT_FALSE(fs::is_symlink(root_ / "copy"));
+  EXPECT_EQ(fs::file_size(root_ / "copy"), fs::file_size(root_ / "from"));
+  EXPECT_EQ(error_of([&] { copy_atomically(root_ / "none", root_ / "to"); }).kind(),
+            ErrorKind::invalid_argument);
+}
+
 TEST_F(FileTest, StagedFolderAppearsOnCommit) {
   for (const char* name : {"out", "deep/er/out", "slash/"}) {
     const fs::path target = root_ / name;

@@ -40,9 +40,9 @@ class Result:
         return json.loads(self.out)
 
 
-def gramian(*arguments, timeout=120):
+def gramian(*arguments, timeout=120, environment=None):
     process = subprocess.run([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
-                             timeout=timeout, check=False)
+                             timeout=timeout, check=False, env={**os.environ, **(environment or {})})
     return Result(arguments, process)
 
 

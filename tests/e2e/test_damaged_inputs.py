@@ -509,6 +509,38 @@ class UnknownTensorsAndFiles(e2e.GramianTestCase):
         for name in source.keys() - {"config.json", "model.safetensors"}:
             self.assertEqual(copied[name], source[name], name)
 
+    def test_folders_links_and_hidden_names(self):
+        """Sub-folders are copied whole, links to files followed; what is left out is said once."""
+        model = TinyModel().write(self.path("model"))
+        for name in ("1_Pooling/config.json", "2_Dense/model.safetensors", "assets/deep/er/x.bin", ".git/config", "assets/.cache/x",
+                     "old/config.json", f"old/{e2e.REPORT}", "pytorch_model.bin"):
+            (model / name).parent.mkdir(parents=True, exist_ok=True)
+            (model / name).write_bytes(name.encode() * 1000)
+        (self.path("blob")).write_bytes(b"template")
+        (model / "chat_template.jinja").unlink()
+        (model / "chat_template.jinja").symlink_to(self.path("blob"))
+        (model / "merges.txt").symlink_to(self.path("gone"))
+        report = self.quantize(model, self.path("out"), method="rtn")
+        copied = digests(self.path("out"))
+        same = {n for n, digest in digests(model).items() if copied.get(n) == digest}
+        self.assertEqual(same, {"1_Pooling/config.json", "2_Dense/model.safetensors", "assets/deep/er/x.bin",
+                                "generation_config.json", "chat_template.jinja"})
+        self.assertEqual(copied.keys() - same, {"config.json", "quantize_config.json", "model.safetensors", e2e.REPORT})
+        self.assertFalse((self.path("out") / "chat_template.jinja").is_symlink())
+        said = [line for line in report["stderr"].splitlines() if "not copied" in line]
+        self.assertEqual(len(said), 1, report["stderr"])
+        for name in (".git", "assets/.cache", "merges.txt", "old", "pytorch_model.bin"):
+            self.assertIn(f'"{name}"', said[0])
+
+    def test_large_files_take_little_memory(self):
+        model = TinyModel().write(self.path("model"))
+        plain = self.quantize(model, self.path("out"), method="rtn")["peak_rss_bytes"]
+        with open(model / "large.dat", "wb") as file:
+            file.truncate(256 << 20)
+        large = self.quantize(model, self.path("large"), method="rtn")["peak_rss_bytes"]
+        self.assertEqual((self.path("large") / "large.dat").stat().st_size, 256 << 20)
+        self.assertLess(large, plain + (64 << 20))
+
 
 if __name__ == "__main__":
     unittest.main()

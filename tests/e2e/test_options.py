@@ -191,15 +191,16 @@ class Quantize(e2e.GramianTestCase):
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
-                "inspect": ["--cpu"], "demo": ["--model", "--output", "--page", *rows], "report": ["--output"]}.items():
+                "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
             for flag in [*flags, *common]:
                 self.assertIn(flag, result.out, verb)
             known = set(re.findall(r"--[a-z][a-z-]+", result.out))
             self.assertEqual(known - {"--help"}, {*flags, *common}, verb)
         result = self.ok("--help")
-        for verb in ("quantize", "eval", "logits", "inspect", "demo", "report"):
+        for verb in ("quantize", "eval", "logits", "inspect", "demo", "report", "verify"):
             self.assertIn(verb, result.out)
+        self.assertIn("3 verify found problems", result.out)
         self.assertRegex(self.ok("--version").out, r"^gramian \d+\.\d+\.\d+\n$")
 
 
@@ -215,9 +216,9 @@ class Calibration(e2e.GramianTestCase):
         cls.text = cls.top / "text.txt"
         cls.text.write_text((TINYSTORIES / "calibration.txt").read_text(encoding="utf-8")[:20000], encoding="utf-8")
 
-    def rows_of(self, path, *flags, name="out"):
+    def rows_of(self, path, *flags, name="out", model=None):
         out = self.path(name)
-        report = self.quantize(self.model, out, *flags, "--force", calibration=path)
+        report = self.quantize(model or self.model, out, *flags, "--force", calibration=path)
         return {**report, "weights": weights(out)}
 
     def lines(self, rows, name="rows.jsonl"):
@@ -281,14 +282,31 @@ class Calibration(e2e.GramianTestCase):
             "input_ids": [{"input_ids": row} for row in ids],
             "mixed": [{"text": texts[0]}, {"input_ids": ids[1], "other": 1}, {"text": texts[2], "meta": {}}],
         }
-        found = {kind: self.rows_of(self.lines(rows)) for kind, rows in kinds.items()}
+        model = shutil.copytree(self.model, self.path("plain"))
+        (model / "chat_template.jinja").unlink()
+        found = {kind: self.rows_of(self.lines(rows), model=model) for kind, rows in kinds.items()}
         self.assertEqual({r["tokens"] for r in found.values()}, {sum(map(len, ids))})
         self.assertEqual({r["rows"] for r in found.values()}, {3})
         self.assertEqual(len({r["weights"] for r in found.values()}), 1)
-        self.assertIn("chat templates are not applied", found["messages"]["stderr"])
+        self.assertIn("no chat template", found["messages"]["stderr"])
         # Contents of one chat are joined by line ends.
-        joined = self.rows_of(self.lines([{"messages": [{"content": texts[0]}, {"content": texts[1]}]}]))
-        self.assertEqual(joined["weights"], self.rows_of(self.lines([{"text": texts[0] + "\n" + texts[1]}]))["weights"])
+        joined = self.rows_of(self.lines([{"messages": [{"content": texts[0]}, {"content": texts[1]}]}]), model=model)
+        text = self.rows_of(self.lines([{"text": texts[0] + "\n" + texts[1]}]), model=model)
+        self.assertEqual(joined["weights"], text["weights"])
+
+    def test_chat_template_renders_messages(self):
+        model = shutil.copytree(self.model, self.path("chat"))
+        (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}<|end_of_text|>{% endfor %}")
+        chats = self.lines([{"messages": [{"role": "user", "content": "Once upon a time"}]}] * 2)
+        encode = lambda text: bpe(text, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")))
+        row = encode("user: Once upon a time")
+        found = self.rows_of(chats, model=model)
+        self.assertNotIn("joined", found["stderr"])
+        self.assertIn("rendered by the chat template", found["stderr"])
+        ids = self.lines([{"input_ids": row + [1]}] * 2, name="ids.jsonl")
+        self.assertEqual(found["weights"], self.rows_of(ids, model=model)["weights"])
+        (model / "chat_template.jinja").write_text("{{ raise_exception('only system messages') }}")
+        self.refused_job(model, calibration=chats, says=("chat_template.jinja", "line 1", "only system messages"))
 
     def test_sequence_length_splits_json_rows_and_leaves_ready_rows(self):
         rows = random_rows(6, 40, vocab=2048)

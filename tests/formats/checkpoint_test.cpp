@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -224,21 +225,77 @@ TEST_F(CheckpointTest, NotAModelFolder) {
   EXPECT_REFUSED(refusal(), ErrorKind::invalid_argument, "no config.json");
 }
 
+using Paths = std::vector<fs::path>;
+
 TEST_F(CheckpointTest, SideFiles) {
   put_weights("model.safetensors", {"a"});
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json", "x.pt", "x.pth", "x.gguf",
                            "quantize_config.json", "quant_config.json", "other.safetensors",
                            "other.safetensors.index.json", "tokenizer.json", "chat_template.jinja",
-                           "generation_config.json", "modeling_x.py", ".gitattributes"}) {
+                           "generation_config.json", "modeling_x.py", ".gitattributes", "unknown"}) {
     put(name, "x");
   }
-  fs::create_directory(root / "onnx");
-  std::vector<fs::path> expected;
-  for (const char* name : {".gitattributes", "chat_template.jinja", "generation_config.json", "modeling_x.py",
-                           "tokenizer.json"}) {
-    expected.push_back(root / name);
+  const SideFiles side = Checkpoint(root).side_files();
+  EXPECT_EQ(side.files, (Paths{"chat_template.jinja", "generation_config.json", "modeling_x.py",
+                               "tokenizer.json", "unknown"}));
+  EXPECT_EQ(side.left_out,
+            (Paths{".gitattributes", "other.safetensors", "other.safetensors.index.json", "pytorch_model.bin",
+                   "pytorch_model.bin.index.json", "x.gguf", "x.pt", "x.pth"}));
+}
+
+TEST_F(CheckpointTest, SideFilesInFoldersAndBehindLinks) {
+  put_weights("model.safetensors", {"a"});
+  for (const char* folder : {"1_Pooling", "2_Dense", "assets/deep/er", ".git", "quantized", "empty"})
+    fs::create_directories(root / folder);
+  // All that is in a sub-folder belongs to it, also what would be this model's own at the top.
+  for (const char* name : {"1_Pooling/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin",
+                           "assets/deep/er/x", "assets/.hidden", ".git/config"})
+    put(name, "x");
+  put(str("quantized/", kReportName), "{}");
+  put("quantized/config.json", "{}");
+  const TemporaryFolder elsewhere;
+  write_bytes(elsewhere.path() / "blob", "x");
+  fs::create_symlink(elsewhere.path() / "blob", root / "linked.json");
+  fs::create_symlink(elsewhere.path() / "gone", root / "dangling.json");
+  fs::create_directory_symlink(root, root / "loop");
+  ASSERT_EQ(::mkfifo((root / "pipe").c_str(), 0600), 0);
+  const SideFiles side = Checkpoint(root).side_files();
+  EXPECT_EQ(side.files, (Paths{"1_Pooling/config.json", "2_Dense/model.safetensors",
+                               "2_Dense/pytorch_model.bin", "assets/deep/er/x", "linked.json"}));
+  EXPECT_EQ(side.left_out, (Paths{".git", "assets/.hidden", "dangling.json", "loop", "pipe", "quantized"}));
+}
+
+TEST_F(CheckpointTest, IndexFaults) {
+  put_weights("model-1.safetensors", {"a", "b"});
+  put_weights("model-2.safetensors", {"c"});
+  const auto faults = [&](const std::string& metadata, const std::string& map) {
+    put("model.safetensors.index.json", R"({"metadata": )" + metadata + R"(, "weight_map": )" + map + "}");
+    return Checkpoint(root).index_faults();
+  };
+  const std::string all =
+      R"({"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"})";
+  uint64_t bytes = 0;
+  put("model.safetensors.index.json", R"({"weight_map": )" + all + "}");
+  const Checkpoint whole(root);
+  for (const auto& [name, tensor] : whole.tensors()) bytes += tensor.bytes.size();
+  for (const std::string& metadata :
+       {std::string("{}"), std::string("null"), str(R"({"total_size": )", bytes, "}"),
+        str(R"({"total_size": )", bytes, R"(.0, "more": 1})")}) {
+    EXPECT_EQ(faults(metadata, all), std::vector<std::string>{}) << metadata;
   }
-  EXPECT_EQ(Checkpoint(root).side_files(), expected);
+  for (const std::string& size :
+       {str(bytes + 1), str("\"", bytes, "\""), std::string("-1"), std::string("[]")}) {
+    const auto found = faults(R"({"total_size": )" + size + "}", all);
+    ASSERT_EQ(found.size(), 1u) << size;
+    EXPECT_NE(found[0].find(str("the tensors have ", bytes, " bytes")), std::string::npos) << found[0];
+  }
+  const auto unnamed = faults("{}", R"({"a": "model-1.safetensors", "c": "model-2.safetensors"})");
+  ASSERT_EQ(unnamed.size(), 1u);
+  EXPECT_NE(unnamed[0].find("does not name tensor \"b\" of model-1.safetensors"), std::string::npos)
+      << unnamed[0];
+  fs::remove(root / "model.safetensors.index.json");
+  fs::remove(root / "model-2.safetensors");
+  EXPECT_TRUE(Checkpoint(root).index_faults().empty());
 }
 
 TEST(Checkpoint, OpensTheBundledModel) {
@@ -250,7 +307,7 @@ TEST(Checkpoint, OpensTheBundledModel) {
   }
   EXPECT_GT(bytes, 0u);
   EXPECT_LT(bytes, fs::file_size("models/tinystories/model.safetensors"));
-  EXPECT_FALSE(checkpoint.side_files().empty());
+  EXPECT_FALSE(checkpoint.side_files().files.empty());
 }
 
 TEST(ParseJson, KeepsKeysInOrderAndValues) {

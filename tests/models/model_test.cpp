@@ -189,6 +189,30 @@ TEST(Model, QuantizedModulesComeFromTheFactory) {
   EXPECT_EQ(doubled, 1);
 }
 
+TEST(Model, SurveysWithoutReading) {
+  TinyModel tiny;
+  tiny.tensors.erase("lm_head.weight");
+  tiny.tensors["model.embed_tokens.weight"] = random_normal({49, 32}, 1);
+  tiny.tensors["model.norm.weight"] = tiny.tensors["model.norm.weight"].to(at::kInt);
+  tiny.tensors.erase("model.layers.0.mlp.up_proj.weight");
+  tiny.tensors.erase("model.layers.1.mlp.up_proj.weight");
+  Weights::Survey survey;
+  survey.is_packed = [](const std::string& module) { return module == "model.layers.1.mlp.up_proj"; };
+  const Model model = tiny.open({.headers = &survey});
+  EXPECT_EQ(survey.problems.size(), 3u);
+  const auto layers = model.survey(survey);
+  ASSERT_EQ(layers.size(), 2u);
+  EXPECT_EQ(layers[1].size(), 7u);
+  ASSERT_EQ(survey.problems.size(), 4u);
+  for (const char* name : {"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight",
+                           "model.layers.0.mlp.up_proj.weight"}) {
+    EXPECT_EQ(std::count_if(survey.problems.begin(), survey.problems.end(),
+                            [&](const std::string& line) { return line.find(name) != std::string::npos; }),
+              1)
+        << name;
+  }
+}
+
 TEST(ParseDtype, KnowsFourNames) {
   EXPECT_EQ(parse_dtype("float32"), at::kFloat);
   EXPECT_EQ(parse_dtype("bfloat16"), at::kBFloat16);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -71,15 +70,8 @@ class RowsTest : public testing::Test {
   }
   RowSet load_file(const fs::path& path, const RowOptions& options,
                    const std::vector<std::string>& single = {"<s>", "A"}) {
-    std::optional<Tokenizer> tokenizer;
-    return load_rows(
-        path, options,
-        [&]() -> const Tokenizer& {
-          write_bytes(folder_.path() / "tokenizer.json", byte_tokenizer(single).dump());
-          tokenizer.emplace(folder_.path() / "tokenizer.json");
-          return *tokenizer;
-        },
-        log_);
+    write_bytes(folder_.path() / "tokenizer.json", byte_tokenizer(single).dump());
+    return load_rows(path, options, folder_.path(), log_);
   }
   fs::path save(const std::map<std::string, at::Tensor>& tensors) {
     save_safetensors(folder_.path() / "rows.safetensors", tensors);
@@ -189,7 +181,8 @@ TEST_F(RowsTest, JsonLines) {
   EXPECT_EQ(set.split, 1);
   EXPECT_EQ(set.tokens, 22);
   EXPECT_EQ(set.asked, std::nullopt);
-  EXPECT_EQ(log_.warnings().size(), 1u);  // chat templates are not applied
+  ASSERT_EQ(log_.warnings().size(), 1u);
+  EXPECT_NE(log_.warnings().begin()->first.find("no chat template"), std::string::npos);
   EXPECT_EQ(letters(load("a.jsonl", lines, {.sequence_length = 5, .samples = 2})), (Texts{"0abc", "0de3f"}));
   EXPECT_EQ(load("a.jsonl", lines, {.sequence_length = 5, .samples = 4, .seed = 3}).rows.size(), 4u);
 }
@@ -207,6 +200,37 @@ TEST_F(RowsTest, ThePolicySaysWhatWasDone) {
   EXPECT_EQ(policy(ids, {"<s>", "A"}), "token ids as given, from the start");
   EXPECT_EQ(policy(both.c_str(), {"<s>", "A"}),
             "the tokenizer's template adds 1 token(s) to a text, token ids as given, from the start");
+  const char* chat = R"({"messages": [{"content": "a"}]})";
+  EXPECT_EQ(policy(chat, {"A"}),
+            "the tokenizer's template adds nothing to a text, contents of messages joined, from the start");
+  write_bytes(folder_.path() / "chat_template.jinja", "{{ messages[0].content }}");
+  EXPECT_EQ(policy(chat, {"A"}), "messages rendered by the chat template, from the start");
+}
+
+TEST_F(RowsTest, ChatTemplateRendersMessages) {
+  write_bytes(
+      folder_.path() / "chat_template.jinja",
+      "{{ bos_token }}{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}{{ strftime_now('') }}"
+      "{% if messages | length > 2 %}{{ raise_exception('too long') }}{% endif %}");
+  write_bytes(folder_.path() / "tokenizer_config.json", R"({"bos_token": "<s>"})");
+  const std::string lines =
+      R"({"messages": [{"role": "user", "content": "de"}, {"role": "bot", "content": "<s>"}]}
+{"text": "<s>"}
+{"messages": [{"role": "a"}]})";
+  const RowSet set = load("a.jsonl", lines, {});
+  // The template's special tokens are tokens (0), those of the text are not, and none is put in front. 2 is a blank, 3 a line end.
+  ASSERT_EQ(set.rows.size(), 3u);
+  EXPECT_EQ(letters(set.rows[0]), "0user2de3bot203");
+  EXPECT_EQ(letters(set.rows[1]), "04s5");
+  EXPECT_EQ(letters(set.rows[2]), "0a23");
+  EXPECT_TRUE(log_.warnings().empty());
+  const Error error = error_of([&] {
+    load("a.jsonl", lines + R"(
+{"messages": [{}, {}, {}]})",
+         {});
+  });
+  for (const char* word : {"chat_template.jinja", "a.jsonl, line 4", "too long"})
+    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
 }
 
 TEST_F(RowsTest, JsonLinesSayWhereTheyAreWrong) {

@@ -94,6 +94,39 @@ TEST_F(SolveModuleTest, CompensationBeatsRoundingOnTheCalibrationRows) {
   EXPECT_LT(error(solve(&factor_, kTokens)), 0.9 * error(solve(nullptr, 0)));
 }
 
+// The textbook sum over these rows, in f64.
+double error_over(const ModuleSource& source, const SolvedModule& solved, const at::Tensor& hessian,
+                  int64_t step) {
+  const at::Tensor w = source.weight.to(at::kDouble).slice(0, 0, c10::nullopt, step);
+  const at::Tensor e = w.sub(solved.decoded.weight().to(at::kDouble).slice(0, 0, c10::nullopt, step));
+  const at::Tensor h = hessian.to(at::kDouble);
+  const auto energy = [&](const at::Tensor& x) { return x.matmul(h).matmul(x.t()).trace().item<double>(); };
+  return std::sqrt(energy(e) / energy(w));
+}
+
+TEST_F(SolveModuleTest, RelativeErrorIsThatOfTheOutputs) {
+  const SolvedModule solved = solve(&factor_, kTokens);
+  const double error = relative_error(source_, solved, hessian_);
+  EXPECT_NEAR(error, error_over(source_, solved, hessian_, 1), 1e-4 * error);
+  // The same from the layer's outputs.
+  const auto outputs = [&](const at::Tensor& weight) { return x_.matmul(weight.to(at::kFloat).t()); };
+  const at::Tensor exact = outputs(source_.weight);
+  EXPECT_NEAR(error, outputs(solved.decoded.weight()).sub(exact).norm().div(exact.norm()).item<double>(),
+              1e-4 * error);
+  EXPECT_GT(relative_error(source_, solve(nullptr, 0), hessian_), error);
+  EXPECT_TRUE(std::isnan(relative_error(source_, solved, tensor::zeros({kIn, kIn}, at::kFloat))));
+}
+
+TEST_F(SolveModuleTest, RelativeErrorTakes128RowsOfAWideLayer) {
+  source_ = {"layer.proj", random_normal({384, kIn}, 5), {}};
+  // Rows that are not chosen must not count, nor may the first 128 stand for all.
+  source_.weight.slice(0, 1, c10::nullopt, 3).mul_(100.0);
+  const SolvedModule solved = solve(&factor_, kTokens);
+  const double error = relative_error(source_, solved, hessian_);
+  EXPECT_NEAR(error, error_over(source_, solved, hessian_, 3), 1e-4 * error);
+  EXPECT_GT(std::fabs(error - error_over(source_, solved, hessian_, 1)), 1e-3 * error);
+}
+
 TEST(Methods, AreFoundByName) {
   for (const Method& method : all_methods()) EXPECT_EQ(&find_method(method.name), &method);
   EXPECT_TRUE(find_method("qqq").needs_hessian);

@@ -131,6 +131,33 @@ TEST(CausalAttention, EqualsTheFormula) {
   }
 }
 
+TEST(CausalAttention, QueriesOfTheLastPositions) {
+  constexpr int64_t kWhole = 23;
+  const at::Tensor q = noise({2, 6, kWhole, 8}, 1).mul(2), k = noise({2, 2, kWhole, 8}, 2).mul(2),
+                   v = noise({2, 2, kWhole, 8}, 3);
+  for (const int64_t window : {0, 1, 3, 8, 22, 23, 100}) {
+    for (const double softcap : {0.0, 1.5}) {
+      const tensor::AttentionRule rule{.scale = 0.4, .window = window, .softcap = softcap};
+      const at::Tensor whole = naive_attention(q, k, v, rule);
+      for (const int64_t length : {1, 2, 7, 22, 23}) {
+        const auto last = [&](const at::Tensor& x, int64_t count) {
+          return x.narrow(2, kWhole - count, count);
+        };
+        EXPECT_LT(max_difference(tensor::causal_attention(last(q, length), k, v, rule), last(whole, length)),
+                  2e-6)
+            << length << " queries, window " << window << ", softcap " << softcap;
+        // Keys that no query sees may be missing.
+        const int64_t seen = window > 0 ? std::min(kWhole, length + window - 1) : kWhole;
+        EXPECT_LT(
+            max_difference(tensor::causal_attention(last(q, length), last(k, seen), last(v, seen), rule),
+                           last(whole, length)),
+            2e-6)
+            << length << " queries, window " << window << ", softcap " << softcap;
+      }
+    }
+  }
+}
+
 TEST(CausalAttention, TakesTransposedViewsAndHalfTypes) {
   // As a model lays them out: [B, L, heads, d] seen as [B, heads, L, d].
   const at::Tensor q = noise({2, 9, 4, 8}, 1).transpose(1, 2), k = noise({2, 9, 2, 8}, 2).transpose(1, 2),

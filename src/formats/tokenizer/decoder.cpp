@@ -74,6 +74,26 @@ std::string Decoder::operator()(std::vector<std::string> tokens) const {
   return join(tokens);
 }
 
+bool Decoder::settles(const std::string& token) const {
+  if ((*this)({kAnchor}) != kAnchor) return false;
+  std::vector<std::string> tokens{token};
+  bool fused = false;
+  for (const Step& step : steps_) {
+    if (std::holds_alternative<ByteLevel>(step)) return false;
+    if (fused) {
+      // Blanks at the start are gone when there is text; a pattern may match across what follows.
+      const auto* strip = std::get_if<Strip>(&step);
+      if (strip == nullptr || strip->stop > 0) return false;
+      continue;
+    }
+    // A run of bytes goes on with the next token.
+    if (std::holds_alternative<ByteFallback>(step) && fallback_byte(tokens[0])) return false;
+    fused = std::holds_alternative<Fuse>(step);
+    std::visit([&](const auto& operation) { apply(operation, tokens); }, step);
+  }
+  return true;
+}
+
 void Decoder::apply(const ByteLevel&, std::vector<std::string>& tokens) {
   for (std::string& token : tokens) token = byte_level_decode(token);
   tokens = {replace_invalid_utf8(join(tokens))};

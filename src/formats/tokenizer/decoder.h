@@ -18,6 +18,10 @@ class Decoder {
   // True when the only step is ByteLevel: the text is the tokens' bytes one behind the other.
   bool only_byte_level() const noexcept;
   std::string operator()(std::vector<std::string> tokens) const;
+  // Whether a list that ends with `token` and has any text settles it: the text of every longer list begins with it and goes on
+  // as if kAnchor stood for the list.
+  bool settles(const std::string& token) const;
+  static constexpr char kAnchor[] = "a";
 
  private:
   struct ByteLevel {};

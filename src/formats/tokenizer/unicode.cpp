@@ -102,6 +102,19 @@ std::string replace_invalid_utf8(std::string_view text) {
   return out;
 }
 
+size_t unfinished_utf8(std::string_view text) noexcept {
+  const auto* end = reinterpret_cast<const unsigned char*>(text.data()) + text.size();
+  for (size_t count = 1; count <= std::min<size_t>(3, text.size()); ++count) {
+    const unsigned char* begin = end - count;
+    if ((*begin & 0xC0) == 0x80) continue;
+    // All that is there fits, and the lead byte asks for more.
+    const bool begins = *begin >= 0xC2 && *begin <= 0xF4 && utf8_length(static_cast<char>(*begin)) > count &&
+                        scan_sequence(begin, count).length == count;
+    return begins ? count : 0;
+  }
+  return 0;
+}
+
 bool is_white_space(char32_t c) noexcept {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||

@@ -27,6 +27,9 @@ void append_utf8(std::string& out, char32_t code_point);
 // "Substitution of Maximal Subparts").
 std::string replace_invalid_utf8(std::string_view bytes);
 
+// Bytes at the end of `bytes` that begin a sequence which more bytes may complete: 0 to 3.
+size_t unfinished_utf8(std::string_view bytes) noexcept;
+
 // Unicode White_Space.
 bool is_white_space(char32_t code_point) noexcept;
 

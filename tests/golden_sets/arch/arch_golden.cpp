@@ -5,6 +5,7 @@
 
 #include "formats/checkpoint.h"
 #include "models/model.h"
+#include "runtime/sequence.h"
 #include "support/golden.h"
 #include "tensor/ops.h"
 
@@ -31,6 +32,24 @@ void expect_close(const std::string& what, const at::Tensor& found, const at::Te
   ASSERT_EQ(found.sizes(), flat.sizes()) << what;
   const double worst = found.to(at::kFloat).sub(flat).abs().max().item<double>();
   EXPECT_LE(worst, bound) << what;
+}
+
+// Rows that grow, a few tokens at a time and then one by one, give the logits of the reference's forward over whole rows.
+void check_sequences(const fs::path& folder, const std::vector<TokenRow>& rows, const at::Tensor& logits,
+                     double bound) {
+  ResidentModel model(folder, {.dtype = "float32"}, std::make_shared<ThreadPool>(1));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto length = static_cast<int64_t>(rows[r].size());
+    Sequence sequence(model, length, 3);
+    for (int64_t at = 0; at < length;) {
+      const int64_t count = at == 0 ? std::min<int64_t>(7, length) : 1;
+      const at::Tensor state =
+          sequence.append(std::span(rows[r]).subspan(static_cast<size_t>(at), static_cast<size_t>(count)));
+      at += count;
+      const at::Tensor expected = logits[static_cast<int64_t>(r)].narrow(0, at - 1, 1);
+      expect_close(str("logits of a growing row, position ", at - 1), model.logits(state), expected, bound);
+    }
+  }
 }
 
 void check_folder(const fs::path& folder) {
@@ -70,6 +89,7 @@ void check_folder(const fs::path& folder) {
   const at::Tensor normed = model.final_norm(hidden);
   compare("final_norm", normed);
   expect_close("logits", model.logits(normed), golden.load("logits"), tolerance.logits_max_abs);
+  check_sequences(folder, rows, golden.load("logits"), tolerance.logits_max_abs);
 }
 
 }  // namespace

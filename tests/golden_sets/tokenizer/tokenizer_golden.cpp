@@ -6,11 +6,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "formats/tokenizer.h"
+#include "formats/tokenizer/unicode.h"
 #include "support/golden.h"
 
 namespace gramian {
@@ -38,6 +40,19 @@ class Report {
   int mismatches_ = 0;
 };
 
+// The parts of a stream, one behind the other; each must be UTF-8.
+std::string streamed(const Tokenizer& tokenizer, const Ids& ids, bool skip_special) {
+  TextStream stream(tokenizer, skip_special);
+  std::string text;
+  const auto add = [&](const std::string& part) {
+    EXPECT_EQ(tokenizer::find_invalid_utf8(part), std::string::npos) << testing::PrintToString(part);
+    text += part;
+  };
+  for (const int64_t id : ids) add(stream.push(id));
+  add(stream.finish());
+  return text;
+}
+
 void check_line(const Tokenizer& tokenizer, const nlohmann::json& golden, int line, Report& report) {
   const auto text = golden.at("text").get<std::string>();
   const auto ids = golden.at("ids").get<Ids>();
@@ -47,6 +62,32 @@ void check_line(const Tokenizer& tokenizer, const nlohmann::json& golden, int li
   report.check("decoded", line, text, tokenizer.decode(ids_plain), golden.at("decoded").get<std::string>());
   report.check("decoded_skip", line, text, tokenizer.decode(ids, /*skip_special=*/true),
                golden.at("decoded_skip").get<std::string>());
+  report.check("decoded, streamed", line, text, streamed(tokenizer, ids_plain, false),
+               golden.at("decoded").get<std::string>());
+  report.check("decoded_skip, streamed", line, text, streamed(tokenizer, ids, true),
+               golden.at("decoded_skip").get<std::string>());
+}
+
+// Any tokens in any order, most of which no text gives: a model may write them.
+void check_random_streams(const Tokenizer& tokenizer, Report& report) {
+  std::vector<int64_t> known;
+  for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    try {
+      tokenizer.decode({id});
+      known.push_back(id);
+    } catch (const Error&) {
+    }
+  }
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    Ids ids(random() % 12);
+    // Small ids are more often bytes and special tokens.
+    for (int64_t& id : ids) id = known[random() % (random() % 2 == 0 ? known.size() : 300)];
+    for (const bool skip : {false, true}) {
+      report.check("a random stream", i, testing::PrintToString(ids), streamed(tokenizer, ids, skip),
+                   tokenizer.decode(ids, skip));
+    }
+  }
 }
 
 void check_folder(const std::filesystem::path& folder) {
@@ -66,6 +107,7 @@ void check_folder(const std::filesystem::path& folder) {
     check_line(*tokenizer, nlohmann::json::parse(text), line, report);
     ++checked;
   }
+  check_random_streams(*tokenizer, report);
   EXPECT_GT(checked, 0) << folder << " has an empty golden.jsonl";
   EXPECT_EQ(report.mismatches(), 0) << "in " << folder;
 }

@@ -1,0 +1,262 @@
+#include "pipeline/verify.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "formats/qqq_check.h"
+#include "formats/qqq_config.h"
+#include "formats/tokenizer.h"
+#include "pipeline/non_finite.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+namespace {
+
+class Verifier {
+ public:
+  Verifier(const std::shared_ptr<const Checkpoint>& checkpoint, const VerifyOptions& options,
+           ThreadPool& pool, Log& log)
+      : checkpoint_(checkpoint),
+        options_(options),
+        pool_(pool),
+        config_name_((checkpoint->folder() / "config.json").string()),
+        fields_(checkpoint->config().value("quantization_config", Json())),
+        progress_(log, "tensors verified", static_cast<int64_t>(checkpoint->tensors().size())) {}
+
+  Verification run() {
+    for (std::string& fault : checkpoint_->index_faults()) problem(std::move(fault));
+    check_config();
+    check_second_config();
+    if (options_.copies) check_tokenizer();
+    const std::vector<Linear> linears = survey();
+    check_linears(linears);
+    check_other_modules(linears);
+    if (options_.copies) check_values();
+    return std::move(result_);
+  }
+
+ private:
+  void problem(std::string line) { result_.problems.push_back(std::move(line)); }
+
+  // Damage that `check` finds by itself becomes a problem. Returns whether there was none.
+  template <class Check>
+  bool attempt(const Check& check) {
+    try {
+      check();
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::corrupt_data && error.kind() != ErrorKind::invalid_argument) throw;
+      problem(error.what());
+      return false;
+    }
+  }
+
+  // The module whose channel scales are called `name`, where its codes are stored too.
+  std::optional<std::string> packed_module(const std::string& name) const {
+    constexpr std::string_view kScales = ".s_channel";
+    if (!name.ends_with(kScales)) return std::nullopt;
+    const std::string module = name.substr(0, name.size() - kScales.size());
+    return checkpoint_->contains(module + ".B") ? std::optional(module) : std::nullopt;
+  }
+
+  void check_config() {
+    bool packed = false, grouped = false;
+    for (const auto& [name, tensor] : checkpoint_->tensors()) {
+      packed = packed || packed_module(name);
+      grouped = grouped || (name.ends_with(".s_group") && !tensor.bytes.empty());
+    }
+    // Where config.json does not say it, the tensors do.
+    group_size_ = grouped ? 128 : -1;
+    try {
+      result_.group_size = qqq::read_group_size(checkpoint_->config(), config_name_);
+      if (result_.group_size) group_size_ = *result_.group_size;
+    } catch (const Error& error) {
+      if (!packed) throw;
+      problem(error.what());
+    }
+    if (packed && fields_.is_null())
+      problem(config_name_ + ": no quantization_config, but there are tensors of QQQ modules");
+  }
+
+  void check_second_config() {
+    const fs::path path = checkpoint_->folder() / "quantize_config.json";
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) return;
+    Json second;
+    if (!attempt([&] { second = parse_json(read_text(path), path.string()); })) return;
+    if (!second.is_object() || !fields_.is_object()) {
+      return problem(path.string() +
+                     ": does not go with config.json's quantization_config: expected two objects");
+    }
+    for (const auto& [key, value] : second.items()) {
+      if (key == "meta" || !fields_.contains(key) || fields_.at(key) == value) continue;
+      problem(str(path.string(), ": ", quote_name(key), " is ", value.dump(), ", config.json says ",
+                  fields_.at(key).dump()));
+    }
+  }
+
+  void check_tokenizer() {
+    const fs::path path = checkpoint_->folder() / "tokenizer.json";
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) return;
+    attempt([&] {
+      try {
+        const Tokenizer tokenizer(path);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::unsupported) throw;  // not built is not damaged
+      }
+    });
+  }
+
+  // The linear layers of the architecture; none when config.json does not read.
+  std::vector<Linear> survey() {
+    Weights::Survey survey;
+    survey.is_packed = [this](const std::string& module) { return qqq::is_packed(*checkpoint_, module); };
+    std::vector<Linear> linears;
+    architecture_known_ = attempt([&] {
+      const Model model(checkpoint_,
+                        {.dtype = at::kFloat, .treat_as_tied = false, .quantized = {}, .headers = &survey});
+      for (auto& layer : model.survey(survey)) {
+        for (Linear& linear : layer) linears.push_back(std::move(linear));
+      }
+    });
+    for (std::string& line : survey.problems) problem(std::move(line));
+    return linears;
+  }
+
+  void check_linears(const std::vector<Linear>& linears) {
+    std::vector<std::string> names;
+    for (const Linear& linear : linears) names.push_back(linear.name);
+    std::set<std::string> excluded;
+    const bool readable = attempt([&] { excluded = qqq::excluded_modules(fields_, names, config_name_); });
+    for (const Linear& linear : linears) {
+      const std::string& name = linear.name;
+      if (qqq::is_packed(*checkpoint_, name)) {
+        if (excluded.contains(name)) problem(name + ": is quantized, and excluded by config.json");
+        check_packed(name, linear.out_features, linear.in_features, linear.has_bias);
+      } else if (readable && result_.group_size && !excluded.contains(name) &&
+                 checkpoint_->contains(linear.tensor_name())) {
+        problem(name + ": is not quantized, and config.json does not exclude it");
+      }
+    }
+  }
+
+  void check_packed(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+    throw_if_interrupted();
+    if (checkpoint_->contains(name + ".weight"))
+      problem(name + ": is stored twice, as .weight and quantized");
+    qqq::ModuleCheck check = qqq::check_module(*checkpoint_, name, n, k, has_bias, group_size_);
+    for (std::string& line : check.problems) problem(std::move(line));
+    result_.int8_saturated += check.saturated;
+    ++result_.modules;
+    for (const char* part : {".B", ".s_channel", ".s_group", ".bias"}) checked_.insert(name + part);
+    progress_.update(static_cast<double>(checked_.size()), name);
+  }
+
+  // Quantized modules that the architecture does not have, the head among them, by their own shapes.
+  void check_other_modules(const std::vector<Linear>& linears) {
+    std::set<std::string> known;
+    for (const Linear& linear : linears) known.insert(linear.name);
+    for (const auto& [name, tensor] : checkpoint_->tensors()) {
+      const auto module = packed_module(name);
+      if (!module || known.contains(*module)) continue;
+      if (architecture_known_)
+        problem(quote_name(*module) + ": is quantized, but no linear layer of this model");
+      const StoredTensor& codes = checkpoint_->tensor(*module + ".B");
+      if (codes.shape.size() == 2 && !codes.bytes.empty())
+        check_packed(*module, codes.shape[1] / 2, 16 * codes.shape[0], false);
+    }
+    if (fields_.is_object() && fields_.value("lm_head", Json()) == true &&
+        checkpoint_->contains("lm_head.weight"))
+      problem("lm_head: is not quantized, though config.json says so");
+  }
+
+  void check_values() {
+    auto done = static_cast<double>(checked_.size());
+    for (const auto& [name, tensor] : checkpoint_->tensors()) {
+      if (checked_.contains(name)) continue;
+      throw_if_interrupted();
+      progress_.update(done++, name);
+      const NonFinite found = find_non_finite(tensor, pool_);
+      tensor.file->drop(tensor.bytes);
+      if (found.count == 0) continue;
+      problem(str(quote_name(name), ": ", found.count, " value(s) are NaN or infinite, the first at ",
+                  position(tensor.shape, found.first)));
+    }
+  }
+
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  VerifyOptions options_;
+  ThreadPool& pool_;
+  std::string config_name_;
+  Json fields_;
+  Progress progress_;
+  Verification result_;
+  int64_t group_size_ = -1;
+  bool architecture_known_ = false;
+  std::set<std::string> checked_;  // tensors of quantized modules
+};
+
+// Lets go of the mapped pages as it reads.
+bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
+  constexpr size_t kChunk = size_t{16} << 20;
+  if (a.dtype != b.dtype || a.shape != b.shape || a.bytes.size() != b.bytes.size()) return false;
+  for (size_t at = 0; at < a.bytes.size(); at += kChunk) {
+    const size_t size = std::min(kChunk, a.bytes.size() - at);
+    const auto one = a.bytes.subspan(at, size), other = b.bytes.subspan(at, size);
+    const bool same = std::memcmp(one.data(), other.data(), size) == 0;
+    a.file->drop(one);
+    b.file->drop(other);
+    if (!same) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Verification verify(const std::shared_ptr<const Checkpoint>& checkpoint, const VerifyOptions& options,
+                    ThreadPool& pool, Log& log) {
+  return Verifier(checkpoint, options, pool, log).run();
+}
+
+std::vector<std::string> compare_with_source(const Checkpoint& output, const Checkpoint& source,
+                                             const QuantizePlan& plan) {
+  // Tensor of the source -> tensors that stand for it, several for stacked experts; a bias has one of its own name in another
+  // type.
+  std::map<std::string, std::vector<std::string>> replaced;
+  std::set<std::string> replacements;
+  for (const auto& layer : plan.layers) {
+    for (const PlannedModule& module : layer) {
+      if (!module.quantize) continue;
+      const std::string& name = module.linear.name;
+      replaced[module.linear.tensor_name()].push_back(name + ".B");
+      if (module.linear.has_bias) replaced[name + ".bias"].push_back(name + ".bias");
+      for (const char* part : {".B", ".s_channel", ".s_group", ".bias"}) replacements.insert(name + part);
+    }
+  }
+  std::vector<std::string> problems;
+  for (const auto& [name, tensor] : source.tensors()) {
+    throw_if_interrupted();
+    const auto found = replaced.find(name);
+    const auto is_there = [&](const std::string& part) { return output.contains(part); };
+    if (found != replaced.end() ? std::all_of(found->second.begin(), found->second.end(), is_there)
+                                : output.contains(name) && same_bytes(tensor, output.tensor(name)))
+      continue;
+    problems.push_back(quote_name(name) +
+                       ": is neither copied byte for byte nor replaced by a quantized module");
+  }
+  for (const auto& [name, tensor] : output.tensors()) {
+    if (replacements.contains(name) || (source.contains(name) && !replaced.contains(name))) continue;
+    problems.push_back(quote_name(name) + ": is neither of the source nor of a quantized module");
+  }
+  return problems;
+}
+
+}  // namespace gramian

@@ -1,0 +1,43 @@
+// One row of tokens that grows, with what every layer keeps of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/resident_model.h"
+
+namespace gramian {
+
+class Sequence {
+ public:
+  // The row will hold at most `tokens_max` tokens; a forward takes at most `chunk` of them. `model` must outlive the sequence.
+  // Throws unsupported where a layer keeps no state.
+  Sequence(ResidentModel& model, int64_t tokens_max, int64_t chunk = 512);
+
+  // Adds tokens (at least one; ids in the vocabulary) and returns the state of the last one after the final norm [1, hidden]:
+  // what a forward over the whole row gives there. Where the rotary frequencies depend on the row's length (dynamic, longrope)
+  // and change with these tokens, the earlier ones run again: their states were made with the old frequencies in every layer
+  // but the first. Throws interrupted between two chunks; unusable after an error.
+  at::Tensor append(std::span<const int64_t> ids);
+
+  const std::vector<int64_t>& ids() const noexcept { return ids_; }
+  // Memory that the layers' states hold.
+  int64_t cache_bytes() const;
+
+ private:
+  void forget();
+  bool frequencies_change(int64_t length) const;
+
+  ResidentModel& model_;
+  int64_t tokens_max_;
+  int64_t chunk_;
+  std::vector<int64_t> ids_;
+  int64_t kept_ = 0;   // tokens in the states
+  int64_t whole_ = 0;  // length of the row that their frequencies were chosen for
+  LayerStates states_;
+};
+
+}  // namespace gramian
