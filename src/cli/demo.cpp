@@ -1,5 +1,6 @@
 // gramian demo: the bundled model quantized three ways and compared with itself, with a page to look at.
 #include <ctime>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/resources.h"
@@ -9,6 +10,8 @@
 #include "kernels/cpu_level.h"
 #include "pipeline/method.h"
 #include "pipeline/quantize.h"
+#include "runtime/generate.h"
+#include "runtime/generation_config.h"
 #include "tensor/ops.h"
 
 namespace gramian::cli {
@@ -19,6 +22,7 @@ struct Flags {
   std::string model;
   std::string output = "demo-out";
   std::string page = "report.html";
+  std::string prompt = "Once upon a time";
   RowFlags rows;
 };
 
@@ -26,8 +30,10 @@ struct Variant {
   const char* name;
   const char* method;
   int64_t group_size;
+  bool tells_story;
 };
-constexpr Variant kVariants[] = {{"rtn-g128", "rtn", 128}, {"qqq-g128", "qqq", 128}, {"qqq-row", "qqq", -1}};
+constexpr Variant kVariants[] = {
+    {"rtn-g128", "rtn", 128, false}, {"qqq-g128", "qqq", 128, true}, {"qqq-row", "qqq", -1, false}};
 
 // models/tinystories of the current folder, else beside the program's build folder.
 fs::path bundled_model() {
@@ -96,6 +102,27 @@ std::string text_of(const Json& rows) {
   return table(cells);
 }
 
+// The stories one after the other, their lines broken as a terminal wants it.
+std::string stories_of(const Json& document) {
+  constexpr size_t kWidth = 110;
+  std::string text;
+  for (const auto& [variant, story] : document.at("stories").items()) {
+    text += "\n" + variant + ":\n ";
+    size_t width = 1;
+    std::istringstream words(document.at("prompt").get<std::string>() + story.get<std::string>());
+    for (std::string word; words >> word;) {
+      if (width + word.size() >= kWidth) {
+        text += "\n ";
+        width = 1;
+      }
+      text += " " + word;
+      width += word.size() + 1;
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 // The demo at work: the model, what it is evaluated on, and the document that grows.
 class Demo {
  public:
@@ -109,6 +136,7 @@ class Demo {
     refuse_foreign_ids(held_out.rows, original.model().spec().vocab, held_out_file());
     const EvalResult baseline = evaluate(original, &original, held_out.rows, {}, log_);
     Json rows = Json::array({original_row(original.model().checkpoint(), baseline)});
+    stories_["original"] = story(original);
     for (const Variant& variant : kVariants) rows.push_back(variant_row(variant, original, held_out));
     Json json;
     json["gramian"] = GRAMIAN_VERSION;
@@ -120,6 +148,8 @@ class Demo {
     json["threads"] = pool_->threads();
     json["held_out_rows"] = held_out.rows.size();
     json["held_out_tokens"] = baseline.tokens;
+    json["prompt"] = flags_.prompt;
+    json["stories"] = stories_;
     json["rows"] = std::move(rows);
     json["commands"] = commands(common);
     json["output"] = flags_.output;
@@ -168,16 +198,28 @@ class Demo {
     Json report = quantize(job, *pool_, log_);
     ResidentModel quantized(job.output, {}, pool_);
     const EvalResult eval = evaluate(quantized, &original, held_out.rows, {}, log_);
+    if (variant.tells_story) stories_[variant.name] = story(quantized);
     return row(variant.name, report.at("weight_bytes"), report.at("bits_per_weight"), eval,
                report.at("seconds"), report.at("peak_rss_bytes"), report);
+  }
+
+  // How the model continues the prompt, always choosing the most likely token.
+  std::string story(ResidentModel& model) {
+    constexpr int64_t kTokens = 120;
+    const Tokenizer tokenizer(source_ / "tokenizer.json");
+    const GenerationConfig config = read_generation_config(
+        source_, {model.model().checkpoint().config(), (source_ / "config.json").string()});
+    const std::vector<int64_t> ids = tokenizer.encode(flags_.prompt, {.add_special_tokens = true});
+    const GenerateOptions options{.tokens = kTokens, .eos = config.eos};
+    return generate(model, tokenizer, ids, options, [](std::string_view) {}, log_).text;
   }
 
   // The demo's own command line, and the ones that do its parts.
   Json commands(const Common& common) const {
     const std::string threads = common.threads > 0 ? str(" --threads ", common.threads) : "";
     const std::string rows = row_arguments(flags_.rows), source = shell_word(source_);
-    Json lines = Json::array(
-        {str("gramian demo --model ", source, " --output ", shell_word(flags_.output), rows, threads)});
+    Json lines = Json::array({str("gramian demo --model ", source, " --output ", shell_word(flags_.output),
+                                  " --prompt ", shell_word(flags_.prompt), rows, threads)});
     RowFlags held_out = flags_.rows;
     held_out.samples.reset();
     for (const Variant& variant : kVariants) {
@@ -198,12 +240,14 @@ class Demo {
   Log log_;
   std::shared_ptr<ThreadPool> pool_;
   fs::path source_;
+  Json stories_;
 };
 
 void run(const Flags& flags, const Common& common) {
   if (!flags.page.empty()) check_page(flags.page);
   const Json document = Demo(flags, common).document(common);
-  std::string text = text_of(document.at("rows")) + str("checkpoints are in ", flags.output, "/\n");
+  std::string text =
+      text_of(document.at("rows")) + stories_of(document) + str("\ncheckpoints are in ", flags.output, "/\n");
   if (!flags.page.empty()) {
     write_page(flags.page, document, "the demo");
     text += str("the page to look at is ", flags.page, "\n");
@@ -224,6 +268,10 @@ void add_demo(CLI::App& app) {
                   "Folder for the quantized checkpoints; what it holds of them is replaced")
       ->capture_default_str();
   verb.add_option("--page", flags->page, "Page to write, one self-contained HTML file; '' for none")
+      ->capture_default_str();
+  verb.add_option("--prompt", flags->prompt, "What the original and the W4A8 model are to continue")
+      ->check([](const std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); },
+              "")
       ->capture_default_str();
   flags->rows.sequence_length = 256;  // what the bundled model was trained on
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128");

@@ -35,7 +35,12 @@ PauseProbe describe(const std::vector<Linear*>& modules) {
 double statistics_seconds(const at::Tensor& input) {
   HessianAccumulator sums(input.size(-1), 1);
   const Clock clock;
-  sums.add(0, input);
+  try {
+    sums.add(0, input);
+  } catch (const Error& error) {
+    // The job itself says where a value is not finite.
+    if (error.kind() != ErrorKind::numerical) throw;
+  }
   return clock.seconds();
 }
 
@@ -146,17 +151,9 @@ double SolveSpeed::solve_seconds(int64_t rows, int64_t columns) const {
   return per_square * n * k * k + per_weight * n * k;
 }
 
-SolveSpeed measure_solve(const Model& model, const QuantizePlan& plan, const SolveOptions& options,
-                         ThreadPool& pool) {
-  const tensor::InferenceScope inference;
-  const PlannedModule* widest = nullptr;
-  for (const auto& layer : plan.layers) {
-    for (const PlannedModule& module : layer) {
-      if (module.quantize && (widest == nullptr || module.linear.in_features > widest->linear.in_features))
-        widest = &module;
-    }
-  }
-  const at::Tensor weight = source_weight(model.checkpoint(), widest->linear);
+namespace {
+
+SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
   const int64_t rows = std::min<int64_t>(weight.size(0), 256);
   double cost[2] = {}, columns[2] = {};
   SolveSpeed speed;
@@ -185,6 +182,27 @@ SolveSpeed measure_solve(const Model& model, const QuantizePlan& plan, const Sol
   }
   if (columns[1] > 0) speed.per_weight = std::max(0.0, cost[1] / columns[1] - speed.per_square * columns[1]);
   return speed;
+}
+
+}  // namespace
+
+SolveSpeed measure_solve(const Model& model, const QuantizePlan& plan, const SolveOptions& options,
+                         ThreadPool& pool) {
+  const tensor::InferenceScope inference;
+  const PlannedModule* widest = nullptr;
+  for (const auto& layer : plan.layers) {
+    for (const PlannedModule& module : layer) {
+      if (module.quantize && (widest == nullptr || module.linear.in_features > widest->linear.in_features))
+        widest = &module;
+    }
+  }
+  try {
+    return measure(source_weight(model.checkpoint(), widest->linear), options, pool);
+  } catch (const Error& error) {
+    // A damaged weight: the job itself names it.
+    if (error.kind() != ErrorKind::numerical) throw;
+    return {};
+  }
 }
 
 }  // namespace gramian

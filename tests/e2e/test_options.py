@@ -189,9 +189,10 @@ class Quantize(e2e.GramianTestCase):
         forward = ["--dtype", "--batch", "--treat-as-tied"]
         for verb, flags in {
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
-                             "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", *forward, *rows],
+                             "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
+                             "--activations", "--scratch", "--min-expert-tokens", "--dry-run", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
-                "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", *rows], "report": ["--output"]}.items():
+                "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
             for flag in [*flags, *common]:
                 self.assertIn(flag, result.out, verb)

@@ -251,7 +251,8 @@ class DemoPage(e2e.GramianTestCase):
         weights = {v: self.place / "out & more" / v / "model.safetensors" for v in VARIANTS[1:]}
         before = {variant: path.read_bytes() for variant, path in weights.items()}
         demo, *parts = (shlex.split(command) for command in self.document["commands"])
-        self.assertEqual(demo, ["gramian", "demo", "--model", "my models/tinystories", "--output", "out & more", "--samples", "4",
+        self.assertEqual(demo, ["gramian", "demo", "--model", "my models/tinystories", "--output", "out & more", "--prompt",
+                                "Once upon a time", "--samples", "4",
                                 "--sequence-length", "64"])
         self.assertEqual(len(parts), 6)
         for command in parts:

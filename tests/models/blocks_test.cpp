@@ -113,7 +113,9 @@ TEST(Attention, TurnsByTheKindThatTheLayerNames) {
   const auto output = [&](std::optional<size_t> kind, const std::vector<RopeSpec>& ropes) {
     AttentionSpec spec = model.spec().attention[0];
     spec.rope = kind;
-    ResidualLayer layer(weights, "model.layers.0.", spec, model.spec().mlp, model.spec().norms);
+    ResidualLayer layer(weights, "model.layers.0.", spec,
+                        std::make_unique<GatedMlp>(weights, "model.layers.0.mlp.", model.spec().mlp),
+                        model.spec().norms);
     const BatchContext context = make_batch_context({7, 3}, ropes);
     return run(layer.forward(hidden, context));
   };

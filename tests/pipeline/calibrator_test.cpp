@@ -242,25 +242,27 @@ TEST_F(CalibratorTest, EveryWayOfWaitingGivesTheSameBytes) {
   // Wide enough that tensors fill pages, which is what is counted and put into files.
   TinyModel wide({.hidden = 128, .intermediate = 192, .heads = 4, .kv_heads = 2, .layers = 2, .vocab = 50});
   const Model model = wide.open();
-  const Seen suspended = calibrate(model, rows_, {.batch = 2, .lanes = 2, .threads = 2});
-  for (const Waiting waiting : {Waiting::suspend, Waiting::replay}) {
-    for (const bool spill : {false, true}) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(waiting) << spill);
-      CalibratorOptions options{.batch = 2, .lanes = 2, .threads = 3, .waiting = waiting};
-      if (spill) options.spill = scratch.path();
-      const Seen seen = calibrate(model, rows_, options, waiting == Waiting::replay ? 0 : 1);
-      EXPECT_EQ(seen.order, suspended.order);
-      for (const auto& [names, hessian] : suspended.hessians)
-        EXPECT_TRUE(seen.hessians.at(names).equal(hessian)) << names[0];
-      EXPECT_EQ(seen.parked > 0, spill);
-      if (waiting == Waiting::suspend) {
-        EXPECT_EQ(seen.multiplications, suspended.multiplications);
-      } else {
-        EXPECT_GT(seen.multiplications, suspended.multiplications);
-      }
-      // Fewer bytes in memory at one time than with everything suspended.
-      if (waiting == Waiting::replay || spill) {
-        EXPECT_LT(seen.peak, suspended.peak);
+  for (const int lanes : {1, 2}) {
+    const Seen suspended = calibrate(model, rows_, {.batch = 2, .lanes = lanes, .threads = 2});
+    for (const Waiting waiting : {Waiting::suspend, Waiting::replay}) {
+      for (const bool spill : {false, true}) {
+        SCOPED_TRACE(testing::Message() << lanes << static_cast<int>(waiting) << spill);
+        CalibratorOptions options{.batch = 2, .lanes = lanes, .threads = 3, .waiting = waiting};
+        if (spill) options.spill = scratch.path();
+        const Seen seen = calibrate(model, rows_, options, waiting == Waiting::replay ? 0 : 1);
+        EXPECT_EQ(seen.order, suspended.order);
+        for (const auto& [names, hessian] : suspended.hessians)
+          EXPECT_TRUE(seen.hessians.at(names).equal(hessian)) << names[0];
+        EXPECT_EQ(seen.parked > 0, spill);
+        if (waiting == Waiting::suspend) {
+          EXPECT_EQ(seen.multiplications, suspended.multiplications);
+        } else {
+          EXPECT_GT(seen.multiplications, suspended.multiplications);
+        }
+        // Fewer bytes in memory at one time than with everything suspended. With two lanes it is also a matter of time.
+        if (lanes == 1 && (waiting == Waiting::replay || spill)) {
+          EXPECT_LT(seen.peak, suspended.peak);
+        }
       }
     }
   }

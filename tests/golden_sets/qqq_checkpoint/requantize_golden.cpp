@@ -58,9 +58,11 @@ at::Tensor codes_of(const Checkpoint& checkpoint, const std::string& module) {
 
 // Names of the modules of the first pause of the first layer.
 std::set<std::string> first_pause(const Checkpoint& checkpoint) {
-  const Family& family = find_family({checkpoint.config(), "config.json"});
+  const ConfigReader config(checkpoint.config(), "config.json");
+  const Family& family = find_family(config);
   std::set<std::string> names;
-  for (const std::string& name : family.modules.at(0)) names.insert("model.layers.0." + name);
+  for (const std::string& name : family.modules(family.describe(config), 0).at(0))
+    names.insert("model.layers.0." + name);
   return names;
 }
 
