@@ -163,7 +163,9 @@ void Model::drop_layer(int64_t index) const {
 }
 
 at::Tensor Model::logits(const at::Tensor& normed) const {
-  constexpr int64_t kChunk = 8192;  // rows of the head widened at a time
+  // Rows of the head widened at a time: a few megabytes, which the allocator uses again. Larger ones come from fresh pages,
+  // which cost more than the product with a single token.
+  constexpr int64_t kChunk = 1024;
   const at::Tensor wide = normed.to(at::kFloat);
   at::Tensor out = tensor::empty({normed.size(0), spec_.vocab}, at::kFloat);
   for (int64_t begin = 0; begin < spec_.vocab; begin += kChunk) {

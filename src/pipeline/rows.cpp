@@ -10,7 +10,6 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "formats/tokenizer.h"
-#include "tensor/ops.h"
 
 namespace gramian {
 namespace fs = std::filesystem;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "base/error.h"
 #include "runtime/sequence.h"
@@ -30,28 +31,26 @@ void check_prompt(const std::vector<int64_t>& prompt, int64_t vocab) {
               "use the tokenizer.json that came with the model");
 }
 
-// How many tokens to make.
+// How many tokens to make behind `prompt` of them.
 int64_t tokens_to_make(int64_t prompt, const GenerateOptions& options, const Model& model) {
-  const std::optional<int64_t> limit = position_limit(model);
-  const auto refuse = [&](const std::string& what, const std::string& hint) {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  const int64_t limit = position_limit(model).value_or(kNoLimit), context = options.context.value_or(limit);
+  const int64_t wanted = options.tokens.value_or(kTokensDefault), room = context - prompt;
+  const auto refuse = [](const std::string& what, const std::string& hint) {
     throw Error(ErrorKind::invalid_argument, "prompt", what, hint);
   };
-  if (options.context && limit && *options.context > *limit)
-    refuse(str("a context of ", *options.context, " exceeds the model's max_position_embeddings of ", *limit),
-           str("use --ctx ", *limit, " or less"));
-  const std::optional<int64_t> room_for = options.context ? options.context : limit;
-  if (!room_for) return options.tokens.value_or(kTokensDefault);
-  const int64_t room = *room_for - prompt;
-  const std::string of = options.context ? "--ctx" : "the model's max_position_embeddings";
+  if (context > limit)
+    refuse(str("a context of ", context, " exceeds the model's max_position_embeddings of ", limit),
+           str("use --ctx ", limit, " or less"));
+  const std::string name = options.context ? "--ctx" : "the model's max_position_embeddings";
   if (room < 1)
-    refuse(str("has ", prompt, " tokens, ", of, " is ", *room_for),
-           options.context && limit > prompt ? "raise --ctx" : "give a shorter prompt");
+    refuse(str("has ", prompt, " tokens, ", name, " is ", context),
+           prompt < limit ? "raise --ctx" : "give a shorter prompt");
   // A context that was asked for ends the answer; the model's own limit is no end that anybody chose.
-  if (!options.context && options.tokens.value_or(1) > room)
-    refuse(str("has ", prompt, " tokens; with ", *options.tokens, " new ones they exceed ", of, " of ",
-               *room_for),
+  if (!options.context && options.tokens && wanted > room)
+    refuse(str("has ", prompt, " tokens; with ", wanted, " new ones they exceed ", name, " of ", context),
            str("use -n ", room, " or less, or a shorter prompt"));
-  return std::min(options.tokens.value_or(kTokensDefault), room);
+  return std::min(wanted, room);
 }
 
 // The answer as it grows: from token ids to text, up to a stop text.

@@ -71,6 +71,7 @@ void Sampler::keep_top_k() {
   const auto k = static_cast<size_t>(options_.top_k);
   if (k == 0 || k >= candidates_.size()) return;
   std::vector<double> scores;
+  scores.reserve(candidates_.size());
   for (const Candidate& candidate : candidates_) scores.push_back(candidate.score);
   const auto place = scores.begin() + static_cast<std::ptrdiff_t>(k - 1);
   std::nth_element(scores.begin(), place, scores.end(), std::greater<>());

@@ -21,6 +21,7 @@ const std::vector<float> kLogits{1.0f, -0.5f, 2.0f, 0.0f, 1.5f, -2.0f, 0.7f, 1.0
 // The definition, one step after the other, on probabilities.
 std::vector<double> expected(const std::vector<float>& logits, const SamplerOptions& options) {
   std::vector<double> p;
+  p.reserve(logits.size());
   for (const float logit : logits) p.push_back(std::exp(logit / options.temperature));
   const auto normalize = [&] {
     double sum = 0;
@@ -49,6 +50,7 @@ std::vector<int64_t> draws(const SamplerOptions& options, int count,
                            const std::vector<float>& logits = kLogits) {
   Sampler sampler(options);
   std::vector<int64_t> ids;
+  ids.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) ids.push_back(sampler(logits, {}));
   return ids;
 }
