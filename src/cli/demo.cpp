@@ -22,7 +22,7 @@ struct Flags {
   std::string model;
   std::string output = "demo-out";
   std::string page = "report.html";
-  std::string prompt = "Once upon a time";
+  std::string prompt = "One day, a girl named Lily found a small box in the garden.";
   RowFlags rows;
 };
 

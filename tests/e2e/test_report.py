@@ -252,7 +252,7 @@ class DemoPage(e2e.GramianTestCase):
         before = {variant: path.read_bytes() for variant, path in weights.items()}
         demo, *parts = (shlex.split(command) for command in self.document["commands"])
         self.assertEqual(demo, ["gramian", "demo", "--model", "my models/tinystories", "--output", "out & more", "--prompt",
-                                "Once upon a time", "--samples", "4",
+                                "One day, a girl named Lily found a small box in the garden.", "--samples", "4",
                                 "--sequence-length", "64"])
         self.assertEqual(len(parts), 6)
         for command in parts:

@@ -209,7 +209,7 @@ TEST(Families, DefaultsAreComplete) {
   for (const Family* family : all_families()) {
     const Json json{{"model_type", "whole"}, {"text_config", {{"model_type", family->model_type}}}};
     const DecoderSpec spec = describe(json);
-    EXPECT_GE(spec.layers(), 26) << family->model_type;
+    EXPECT_GE(spec.layers(), 24) << family->model_type;
     EXPECT_GE(spec.ropes[0].max_positions, 2048) << family->model_type;
   }
 }

@@ -61,8 +61,8 @@ std::set<std::string> first_pause(const Checkpoint& checkpoint) {
   const ConfigReader config(checkpoint.config(), "config.json");
   const Family& family = find_family(config);
   std::set<std::string> names;
-  for (const std::string& name : family.modules(family.describe(config), 0).at(0))
-    names.insert("model.layers.0." + name);
+  const ModuleTree tree = family.modules(family.describe(config), 0);
+  for (const std::string& name : tree.at(0)) names.insert("model.layers.0." + name);
   return names;
 }
 
