@@ -69,6 +69,7 @@ Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tok
   json["relative_error"] = number(relative_error);
   json["damp"] = q.damp;
   json["damp_attempts"] = q.damp_attempts;
+  json["diagonal_spread"] = number(q.diagonal_spread);
   json["samples"] = tokens;
   json["fallback"] = q.fallback.empty() ? Json(nullptr) : Json(q.fallback);
   json["out_features"] = linear.out_features;
@@ -134,7 +135,7 @@ class Run {
                     ") in some layers: their Hessians are rank deficient; give more --samples"));
     }
     const Factor factor = watch_.time("factor", [&] {
-      return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step);
+      return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step, &pool_);
     });
     for (Linear* module : statistics.modules) {
       if (plan_.find(module->name)->quantize) module->op = store(*module, &factor, &statistics);

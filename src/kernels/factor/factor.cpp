@@ -196,7 +196,7 @@ class Elimination {
   int64_t columns_, stride_;
   bool inverse_;
   ThreadPool* pool_;
-  std::unique_ptr<float, AlignedDelete> packed_;
+  std::unique_ptr<float[], AlignedDelete> packed_;
   alignas(64) float transposed_[kBlock * kPanel];
 };
 
