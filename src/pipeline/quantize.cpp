@@ -71,6 +71,7 @@ Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tok
   json["relative_error"] = number(relative_error);
   json["damp"] = q.damp;
   json["damp_attempts"] = q.damp_attempts;
+  json["diagonal_spread"] = number(q.diagonal_spread);
   json["samples"] = tokens;
   json["fallback"] = q.fallback.empty() ? Json(nullptr) : Json(q.fallback);
   json["out_features"] = linear.out_features;
@@ -145,7 +146,7 @@ class Run {
     Factor factor;
     if (statistics.tokens > 0 && !starved) {
       factor = watch_.time("factor", [&] {
-        return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step);
+        return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step, &pool_);
       });
     }
     for (Linear* module : statistics.modules) {

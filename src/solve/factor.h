@@ -4,7 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
+
+#include "base/parallel.h"
 
 namespace gramian {
 
@@ -13,6 +14,8 @@ struct Factor {
   at::Tensor dead;   // bool [K], columns whose H_kk is exactly 0 (their diagonal was set to 1)
   double damp = 0;   // the λ used
   int attempts = 0;  // factorizations tried
+  double diagonal_spread =
+      1;  // mean over median of H's diagonal without dead columns: large where few columns dominate
   bool ok() const { return upper.defined(); }
 };
 
@@ -20,8 +23,14 @@ struct Factor {
 // λ = d · mean(diag), the mean taken after dead columns were set to 1, d = damp_percent first; when that
 // fails, the smallest of damp_percent + i · damp_step < 1 that factors (found by bisection, assuming more
 // damping never hurts); then, with the diagonal raised by 1e-6 · max|diag| · 10^(a-1), a = 1..6, the same
-// again. U = R⁻¹ with H + λI = R Rᵀ, R upper triangular, in float64 for K up to 2048.
-Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_step);
+// again. U = R⁻¹ with H + λI = R Rᵀ, R upper triangular (kernels/factor): its bytes depend on the CPU level, not on
+// `pool`, which may be null (the calling thread does it all).
+Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_step,
+                 ThreadPool* pool = nullptr);
+
+// Memory that factorize() needs beside a contiguous Hessian on the CPU, its result included: one more matrix and a
+// packed block of its rows.
+int64_t factor_bytes(int64_t columns);
 
 // Memory that factorize() needs beside the Hessian, its result included.
 int64_t factor_bytes(int64_t columns);

@@ -168,6 +168,7 @@ QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64
   }
   result.damp = factor.damp;
   result.damp_attempts = factor.attempts;
+  result.diagonal_spread = factor.diagonal_spread;
   result.dead_columns = factor.dead.sum().item<int64_t>();
   check_scales(result.scale);
   return result;

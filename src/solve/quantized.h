@@ -39,6 +39,8 @@ struct QuantizedLinear {
   double loss = std::numeric_limits<double>::quiet_NaN();
   double damp = 0;  // absolute λ added to the diagonal
   int damp_attempts = 0;
+  // Mean over median of the Hessian's diagonal without dead columns; NaN where no Hessian was used.
+  double diagonal_spread = std::numeric_limits<double>::quiet_NaN();
   int64_t dead_columns = 0;
   int64_t zero_groups = 0;  // groups (rows for one scale per row) whose weights are all zero
   std::string fallback;     // why plain rounding was used instead; empty when it was not

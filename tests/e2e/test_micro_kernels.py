@@ -1,4 +1,4 @@
-"""The inner loops of the Gram tiles hold their sums in registers, in the program as it was built.
+"""The inner loops of the Gram and factor tiles hold their sums in registers, in the program as it was built.
 
 A compiler that keeps an array of vectors in memory gives right results at half the speed, which no other test sees.
 """
@@ -10,7 +10,7 @@ import unittest
 
 from gramian_e2e import BINARY
 
-TILE = re.compile(r"^[0-9a-f]+ <.*\bgram::.*::(?P<level>avx\w+)::(?P<function>tile<.*)>:$")
+TILE = re.compile(r"^[0-9a-f]+ <.*\b(?P<kernel>gram|factor)::.*::(?P<level>avx\w+)::(?P<function>tile<.*)>:$")
 INSTRUCTION = re.compile(r"^\s*(?P<address>[0-9a-f]+):\s+(?P<text>\S.*)$")
 MULTIPLY_ADD = re.compile(r"^(vfmadd\d+ps|vdpbf16ps)\b")
 # A vector read from the stack, or stored anywhere.
@@ -18,13 +18,13 @@ SPILL = re.compile(r"^v.*\(%r[sb]p|^v.*%[xyz]mm\d+,-?(0x[0-9a-f]+)?\([^()]*\)$")
 
 
 def tiles():
-    """(level, function) -> [(address, instruction)]."""
+    """(kernel, level, function) -> [(address, instruction)]."""
     listing = subprocess.run(["objdump", "-d", "-C", "--no-show-raw-insn", BINARY], check=True, capture_output=True, text=True)
     found, current = {}, None
     for line in listing.stdout.splitlines():
         if line.endswith(">:"):
             match = TILE.match(line)
-            current = found.setdefault((match["level"], match["function"]), []) if match else None
+            current = found.setdefault((match["kernel"], match["level"], match["function"]), []) if match else None
         elif current is not None and (match := INSTRUCTION.match(line)):
             current.append((int(match["address"], 16), match["text"]))
     return found
@@ -44,7 +44,7 @@ def inner_loops(instructions):
 
 @unittest.skipUnless(platform.machine() in ("x86_64", "AMD64"), "the vector levels are x86-64")
 @unittest.skipUnless(shutil.which("objdump"), "needs objdump")
-class GramTiles(unittest.TestCase):
+class Tiles(unittest.TestCase):
     def test_sums_stay_in_registers(self):
         found = tiles()
         if not found:
@@ -53,14 +53,15 @@ class GramTiles(unittest.TestCase):
             if b"__asan_init" in (program := file.read()) or b"__tsan_init" in program:
                 self.skipTest("a sanitizer checks every access")
         levels = set()
-        for (level, function), instructions in found.items():
+        for (kernel, level, function), instructions in found.items():
             loops = [loop for loop in inner_loops(instructions) if any(map(MULTIPLY_ADD.match, loop))]
-            with self.subTest(level=level, function=function):
+            with self.subTest(kernel=kernel, level=level, function=function):
                 self.assertTrue(loops, "no loop that multiplies")
                 for loop in loops:
                     self.assertEqual([text for text in loop if SPILL.match(text)], [])
-            levels.add(level)
-        self.assertEqual(levels, {"avx2", "avx512", "avx512_bf16"})
+            levels.add((kernel, level))
+        self.assertEqual(levels, {("gram", "avx2"), ("gram", "avx512"), ("gram", "avx512_bf16"),
+                                  ("factor", "avx2"), ("factor", "avx512")})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "solve/support.h"
@@ -77,6 +78,31 @@ TEST(Factor, DeadColumnsGetOneBeforeTheMeanIsTaken) {
   EXPECT_NEAR(factor.upper.select(0, 31).select(0, 31).item<float>(), 1 / std::sqrt(1 + factor.damp), 1e-6);
   EXPECT_EQ(factor.upper.select(0, 31).abs().sum().item<float>(),
             factor.upper.select(0, 31).select(0, 31).item<float>());
+}
+
+// 1, 2, 3 and 100 beside two dead columns: mean 26.5; of an even number of values the median is the lower one.
+TEST(Factor, SpreadOfTheDiagonalLeavesDeadColumnsOut) {
+  const at::Tensor diagonal = tensor::zeros({6}, at::kFloat);
+  for (const auto& [column, value] : {std::pair{1, 100.0}, {2, 1.0}, {3, 3.0}, {5, 2.0}})
+    diagonal.select(0, column).fill_(value);
+  EXPECT_DOUBLE_EQ(factorize(with_diagonal(diagonal), 0.01, 0).diagonal_spread, 26.5 / 2);
+  EXPECT_EQ(factorize(tensor::zeros({3, 3}, at::kFloat), 0.01, 0).diagonal_spread, 1);
+}
+
+TEST(Factor, BytesDoNotDependOnThreads) {
+  const at::Tensor h = solve_test::hessian(700, 300, 6);
+  const Factor one = factorize(h, 0.01, 0.001);
+  ASSERT_TRUE(one.ok());
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    EXPECT_TRUE(factorize(h, 0.01, 0.001, &pool).upper.equal(one.upper)) << threads;
+  }
+}
+
+// The result, and a block of packed rows beside it.
+TEST(Factor, BytesNeeded) {
+  EXPECT_GE(factor_bytes(4096), 4 * 4096 * 4096);
+  EXPECT_LE(factor_bytes(4096), 4 * 4096 * 4096 * 11 / 10);
 }
 
 TEST(Factor, AnAllZeroMatrixIsTheIdentity) {

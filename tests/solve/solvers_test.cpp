@@ -62,6 +62,7 @@ TEST(Gptq, FollowsThePlainAlgorithm) {
     EXPECT_LE(q.codes.ne(expected).sum().item<int64_t>(), rows * columns / 200) << rows << "x" << columns;
     EXPECT_EQ(q.damp, factor.damp);
     EXPECT_EQ(q.damp_attempts, 1);
+    EXPECT_EQ(q.diagonal_spread, factor.diagonal_spread);
     EXPECT_TRUE(q.fallback.empty());
   }
 }
