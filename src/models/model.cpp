@@ -162,6 +162,11 @@ void Model::drop_layer(int64_t index) const {
     it->second.file->drop(it->second.bytes);
 }
 
+void Model::drop_embedding() const {
+  const StoredTensor& stored = checkpoint().tensor(prefix_ + "embed_tokens.weight");
+  stored.file->drop(stored.bytes);
+}
+
 at::Tensor Model::logits(const at::Tensor& normed) const {
   // Rows of the head widened at a time: a few megabytes, which the allocator uses again. Larger ones come from fresh pages,
   // which cost more than the product with a single token.

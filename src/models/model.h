@@ -60,8 +60,9 @@ class Model {
   at::Tensor embed(const at::Tensor& ids) const;
   // Materializes one layer.
   std::unique_ptr<DecoderLayer> load_layer(int64_t index) const;
-  // The pages of the layer's stored tensors stop counting as resident.
+  // The pages of the layer's stored tensors, or of the embedding, stop counting as resident.
   void drop_layer(int64_t index) const;
+  void drop_embedding() const;
   at::Tensor final_norm(const at::Tensor& hidden) const { return final_norm_(hidden); }
   // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32 in chunks of the vocabulary; no more than a chunk of
   // the head exists in another type than its stored one.

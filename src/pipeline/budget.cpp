@@ -206,19 +206,21 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
                        const CalibratorOptions& calibrator, const SolveOptions& solve,
                        const BudgetOptions& options, ThreadPool& pool) {
   const Tokens tokens = count_tokens(rows, calibrator.batch);
-  const int64_t base = resident_bytes();
   std::vector<LayerProbe> kinds;
   std::vector<size_t> kind_of;
   std::map<std::string, size_t> known;
-  const TokenRow& longest = *std::max_element(
-      rows.begin(), rows.end(), [](const TokenRow& a, const TokenRow& b) { return a.size() < b.size(); });
+  const std::vector<TokenRow> batch(
+      rows.begin(), rows.begin() + std::min<int64_t>(calibrator.batch, static_cast<int64_t>(rows.size())));
   for (size_t i = 0; i < modules.layers.size(); ++i) {
     const auto [found, fresh] = known.emplace(layer_signature(modules, i), kinds.size());
-    if (fresh) kinds.push_back(probe_layer(model, static_cast<int64_t>(i), longest, modules));
+    if (fresh) kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules));
     kind_of.push_back(found->second);
   }
   const SolveSpeed speed = measure_solve(model, modules, solve, pool);
 
+  // Behind the probes: what LibTorch keeps for itself is then there. The embedding's pages come and go with the rows.
+  model.drop_embedding();
+  const int64_t base = resident_bytes();
   const Estimate estimate(model, kinds, tokens, calibrator, base);
   int64_t wave_most = 1, expert_bytes = 0;
   for (const LayerProbe& layer : kinds) {

@@ -1,4 +1,4 @@
-// What a calibrated job will hold in memory and how long it will take, found before it starts by running one row through one
+// What a calibrated job will hold in memory and how long it will take, found before it starts by running a few rows through one
 // layer of each kind; under a budget also how batches have to wait and how many experts may be open at a time. None of it
 // changes a byte of the result. docs/memory.md has the formula.
 #pragma once

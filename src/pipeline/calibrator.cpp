@@ -83,6 +83,7 @@ Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows,
     contexts_.push_back(model.context(batch));
     tokens_ += contexts_.back().tokens;
   }
+  model.drop_embedding();
 }
 
 Calibrator::~Calibrator() = default;

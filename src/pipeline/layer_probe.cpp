@@ -68,15 +68,15 @@ double describe_experts(const Pause& pause, double live_per_token, at::ScalarTyp
   return seconds;
 }
 
-LayerProbe run_row(const Model& model, DecoderLayer& layer, const TokenRow& row) {
-  const auto tokens = static_cast<double>(row.size());
+LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<TokenRow>& rows) {
   tensor::ActivationStore store(1, {});
-  const BatchContext context = model.context({row});
+  const BatchContext context = model.context(rows);
+  const auto tokens = static_cast<double>(context.tokens);
   LayerProbe probe;
   std::unique_ptr<Execution> execution;
   {
     const tensor::ActivationStore::Scope scope(store, 0);
-    at::Tensor hidden = model.embed(model.pack_rows({row}));
+    at::Tensor hidden = model.embed(model.pack_rows(rows));
     probe.hidden_per_token = static_cast<double>(hidden.nbytes()) / tokens;
     execution = std::make_unique<Execution>(layer.forward(std::move(hidden), context));
   }
@@ -124,14 +124,20 @@ std::string layer_signature(const QuantizePlan& plan, size_t index) {
   return signature;
 }
 
-LayerProbe probe_layer(const Model& model, int64_t index, const TokenRow& row, const QuantizePlan& plan) {
+LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
+                       const QuantizePlan& plan) {
   const tensor::InferenceScope inference;
-  const TokenRow probe_row(row.begin(),
-                           row.begin() + static_cast<int64_t>(std::min(row.size(), kProbeTokens)));
+  std::vector<TokenRow> part;
+  size_t room = kProbeTokens;
+  for (const TokenRow& row : rows) {
+    const size_t count = std::min(row.size(), room);
+    if (count > 0) part.emplace_back(row.begin(), row.begin() + static_cast<int64_t>(count));
+    room -= count;
+  }
   const auto layer = model.load_layer(index);
   // The first run reads the weights from disk.
-  run_row(model, *layer, probe_row);
-  LayerProbe probe = run_row(model, *layer, probe_row);
+  run_rows(model, *layer, part);
+  LayerProbe probe = run_rows(model, *layer, part);
   const auto mixture = std::find_if(probe.pauses.begin(), probe.pauses.end(),
                                     [](const PauseProbe& pause) { return pause.expert; });
   if (mixture != probe.pauses.end()) probe.weight_bytes -= mixture->repeats * mixture->expert_weight_bytes;

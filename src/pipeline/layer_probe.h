@@ -1,4 +1,4 @@
-// One row through one layer, to learn what the layer holds and how long it takes; and how fast modules are solved here.
+// A few rows through one layer, to learn what the layer holds and how long it takes; and how fast modules are solved here.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,9 @@ struct LayerProbe {
 // Layers with equal text are alike in shape.
 std::string layer_signature(const QuantizePlan& plan, size_t index);
 
-LayerProbe probe_layer(const Model& model, int64_t index, const TokenRow& row, const QuantizePlan& plan);
+// Runs at most 2,048 tokens of `rows`, which are to be one batch of the job.
+LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
+                       const QuantizePlan& plan);
 
 // Seconds by size, from two small solves of one of the model's own weights.
 struct SolveSpeed {

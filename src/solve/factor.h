@@ -32,7 +32,4 @@ Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_ste
 // packed block of its rows.
 int64_t factor_bytes(int64_t columns);
 
-// Memory that factorize() needs beside the Hessian, its result included.
-int64_t factor_bytes(int64_t columns);
-
 }  // namespace gramian
