@@ -239,7 +239,7 @@ class Generate(e2e.GramianTestCase):
     def stopped(self, *flags):
         """Sends SIGINT once some text has come (with --json: a moment after it began)."""
         process = subprocess.Popen([BINARY, "generate", self.model, "-p", PROMPT, "-n", "1000", "--threads", "1", *flags],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)  # communicate() knows no buffer
         first = b""
         if "--json" in flags:  # nothing comes before the end
             while not process.stderr.readline().startswith(b"next tokens"):
