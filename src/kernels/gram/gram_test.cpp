@@ -61,7 +61,7 @@ constexpr float kUntouched = -77.5f;
 void add(CpuLevel level, const Rows& x, float* h, int64_t stride, int64_t parts = 1, int threads = 1) {
   ThreadPool pool(threads);
   pool.run(parts, [&](int64_t part) {
-    const auto workspace = std::make_unique<Workspace>();
+    const auto workspace = std::make_unique_for_overwrite<Workspace>();
     add_lower(level, x, part_begin(x.columns, parts, part), part_begin(x.columns, parts, part + 1), h, stride,
               *workspace);
   });
@@ -149,12 +149,12 @@ TEST(Gram, LargeMeans) {
 TEST(Gram, BitsDependNeitherOnPartsNorOnThreads) {
   for (const CpuLevel level : levels()) {
     for (const DType type : kTypes) {
-      for (const int64_t columns : {1, 47, 97, 640}) {
+      for (const int64_t columns : {1, 97, 640}) {
         const TestRows x(type, level == CpuLevel::reference ? 5 : 300, columns, {});
         const std::vector<float> before = initial(columns, columns);
         std::vector<float> whole = before;
         add(level, x.view, whole.data(), columns);
-        for (const int64_t parts : {2, 3, 8, 100}) {
+        for (const int64_t parts : {3, 8, 40}) {
           for (const int threads : {1, 2}) {
             std::vector<float> h = before;
             add(level, x.view, h.data(), columns, parts, threads);
@@ -233,7 +233,7 @@ TEST(GramBlocks, MatchFloat64) {
           const TestRows x(type, tokens, columns, {.padding = 2, .indexed = tokens == 17});
           const int64_t count = (columns + kBlockWidth - 1) / kBlockWidth;
           std::vector<float> blocks(count * kBlockWidth * kBlockWidth, 0.25f);
-          const auto workspace = std::make_unique<Workspace>();
+          const auto workspace = std::make_unique_for_overwrite<Workspace>();
           add_blocks(level, x.view, 0, count, blocks.data(), *workspace);
           for (int64_t i = 0; i < count * kBlockWidth; ++i) {
             for (int64_t c = 0; c < kBlockWidth; ++c) {
@@ -255,7 +255,7 @@ TEST(GramBlocks, RangesGiveTheBitsOfTheWholeAndTouchNothingElse) {
     for (const DType type : kTypes) {
       const TestRows x(type, 300, 333, {});
       const int64_t count = 21, size = kBlockWidth * kBlockWidth;
-      const auto workspace = std::make_unique<Workspace>();
+      const auto workspace = std::make_unique_for_overwrite<Workspace>();
       std::vector<float> whole(count * size), parts(count * size);
       add_blocks(level, x.view, 0, count, whole.data(), *workspace);
       for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{20, 21}, {0, 1}, {1, 8}, {8, 20}}) {
