@@ -19,12 +19,17 @@ configure = if [ ! -f $(2)/build.ninja ] || [ .venv/gramian-setup -nt $(2)/build
 help: ## this list
 	@echo 'make TARGET, where TARGET is one of'
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
-	@echo 'Variables: ARGS="..." for demo and bench, JOBS and TEST_JOBS, GRAMIAN_GOLDEN=folder for golden and test,'
+	@echo 'Variables: ARGS="..." for demo, quality and bench, JOBS and TEST_JOBS, GRAMIAN_GOLDEN=folder for golden and test,'
 	@echo 'GRAMIAN_CPU_LEVEL, GRAMIAN_TORCH_VERSION and GRAMIAN_TORCH_INDEX (see tools/setup.sh).'
 
 .PHONY: demo
 demo: build ## quantize the bundled model, compare the results, make report.html
 	@build/gramian demo $(ARGS)
+
+.PHONY: quality
+quality: build ## quantize MODEL=folder several ways and compare (TEXT=calibration HELDOUT=text; goes on where it stopped)
+	@[ -n "$(MODEL)" ] || { echo 'make quality MODEL=folder [TEXT=file] [HELDOUT=file] [ARGS="..."]' >&2; exit 2; }
+	@.venv/bin/python tools/quality.py "$(MODEL)" $(if $(TEXT),--calibration "$(TEXT)") $(if $(HELDOUT),--heldout "$(HELDOUT)") $(ARGS)
 
 .PHONY: test
 test: all ## all tests: unit, golden, end to end, tree check

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -11,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/problems.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -143,29 +145,32 @@ std::string single_file(const fs::path& folder) {
               "download the weights or convert them to safetensors");
 }
 
-// Shard names in order; throws naming every one that is not in the folder.
-std::vector<std::string> present_shards(const fs::path& folder, const WeightMap& map) {
+// The shards that the index names, in order.
+std::vector<std::string> shard_names(const WeightMap& map) {
   std::set<std::string> shards;
   for (const auto& [name, shard] : map) shards.insert(shard);
-  std::vector<std::string> missing;
-  for (const std::string& shard : shards) {
-    if (!is_there(folder / shard)) missing.push_back(shard);
-  }
-  if (!missing.empty()) {
-    throw Error(ErrorKind::invalid_argument, folder.string(),
-                str(missing.size(), " of ", shards.size(), " files that ", kIndexName,
-                    " names are missing: ", quote_names(missing, missing.size())),
-                "download them");
-  }
   return {shards.begin(), shards.end()};
 }
 
-// Opens every shard; damage in several is reported together.
+// Throws naming every shard that is not in the folder.
+void refuse_missing(const fs::path& folder, const std::vector<std::string>& shards) {
+  std::vector<std::string> missing;
+  std::copy_if(shards.begin(), shards.end(), std::back_inserter(missing),
+               [&](const std::string& shard) { return !is_there(folder / shard); });
+  if (missing.empty()) return;
+  throw Error(ErrorKind::invalid_argument, folder.string(),
+              str(missing.size(), " of ", shards.size(), " files that ", kIndexName,
+                  " names are missing: ", quote_names(missing, missing.size())),
+              "download them");
+}
+
+// Opens every shard that is there; damage in several is reported together.
 std::map<std::string, SafetensorsFile> open_shards(const fs::path& folder,
                                                    const std::vector<std::string>& names) {
   std::map<std::string, SafetensorsFile> files;
   std::vector<Error> faults;
   for (const std::string& name : names) {
+    if (!is_there(folder / name)) continue;
     try {
       files.emplace(name, SafetensorsFile(folder / name));
     } catch (const Error& error) {
@@ -198,7 +203,8 @@ std::map<std::string, StoredTensor> merge(const fs::path& folder,
   twice.erase(std::unique(twice.begin(), twice.end()), twice.end());
   std::vector<std::string> absent;
   for (const auto& [name, shard] : map) {
-    if (!files.at(shard).contains(name)) absent.push_back(name);
+    const auto file = files.find(shard);
+    if (file == files.end() || !file->second.contains(name)) absent.push_back(name);
   }
   std::string faults;
   if (!twice.empty())
@@ -258,14 +264,21 @@ struct Checkpoint::State {
 Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>()) {
   check_folder(folder);
   state_->folder = folder;
-  state_->config = read_object(folder / kConfigName);
-  if (is_there(folder / kIndexName)) {
-    state_->index = read_index(folder / kIndexName);
-    state_->weight_files = present_shards(folder, state_->index.map);
-  } else {
-    state_->weight_files = {single_file(folder)};
-  }
-  state_->tensors = merge(folder, open_shards(folder, state_->weight_files), state_->index.map);
+  Problems problems;
+  problems.check([&] { state_->config = read_object(folder / kConfigName); });
+  problems.check([&] {
+    if (is_there(folder / kIndexName)) {
+      state_->index = read_index(folder / kIndexName);
+      state_->weight_files = shard_names(state_->index.map);
+      refuse_missing(folder, state_->weight_files);
+    } else {
+      state_->weight_files = {single_file(folder)};
+    }
+  });
+  std::map<std::string, SafetensorsFile> files;
+  problems.check([&] { files = open_shards(folder, state_->weight_files); });
+  problems.refuse();
+  state_->tensors = merge(folder, files, state_->index.map);
 }
 
 Checkpoint::~Checkpoint() = default;

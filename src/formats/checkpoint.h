@@ -25,8 +25,8 @@ struct SideFiles {
 class Checkpoint {
  public:
   // Opens and checks the whole folder: config.json is JSON with an object at the top; all shards that the
-  // index names exist (else one message lists every missing one); every tensor that the index names stands in
-  // the shard it names; no tensor stands in two shards. Throws invalid_argument or corrupt_data.
+  // index names exist and can be read; every tensor that the index names stands in the shard it names; no
+  // tensor stands in two shards. Throws invalid_argument or corrupt_data with everything that was found.
   explicit Checkpoint(const std::filesystem::path& folder);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;

@@ -244,6 +244,9 @@ Json Run::report(const RowSet& rows, const Method& method) const {
   json["rows_blank"] = rows.blank;
   json["rows_split"] = rows.split;
   json["rows_policy"] = rows.policy;
+  json["sequence_length"] = rows.sequence_length ? Json(*rows.sequence_length) : Json(nullptr);
+  json["tokens_asked"] =
+      rows.asked && rows.sequence_length ? Json(*rows.asked * *rows.sequence_length) : Json(nullptr);
   json["tokens"] = tokens_;
   json["batches"] = batches_;
   json["lanes"] = job_.lanes;
@@ -268,6 +271,7 @@ QuantizeJob with_rules(QuantizeJob job) {
   if (job.compat_gptqmodel) {
     job.solve.grid.one_sided_range = true;
     job.solve.clear_dead_columns = true;
+    job.solve.fill_zero_groups = true;
   }
   return job;
 }
@@ -280,8 +284,11 @@ RowSet calibration_rows(const QuantizeJob& job, const Model& model, Log& log) {
   }
   RowSet rows = load_rows(*job.calibration, job.rows, job.source, log);
   refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
-  log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows asked, ") : std::string(),
-               rows.rows.size(), " used, ", rows.tokens, " tokens; ", rows.policy));
+  const std::string of = rows.sequence_length ? str(" of ", *rows.sequence_length, " tokens") : std::string();
+  log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows", of, " asked, ") : std::string(),
+               rows.rows.size(), " used, ", rows.tokens, " tokens",
+               rows.blank > 0 ? str(", ", rows.blank, " blank dropped") : std::string(),
+               rows.split > 0 ? str(", ", rows.split, " split") : std::string(), "; ", rows.policy));
   return rows;
 }
 

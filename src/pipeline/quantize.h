@@ -20,9 +20,9 @@ struct QuantizeJob {
   std::filesystem::path output;
   std::string method = "qqq";
   SolveOptions solve;
-  // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns (both
-  // set in `solve` by quantize()), batches that go on with code · scale. The product's own rules otherwise; docs/qqq.md
-  // compares them.
+  // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, filled
+  // zero groups (the last three set in `solve` by quantize()), batches that go on with code · scale. The product's own
+  // rules otherwise; docs/qqq.md compares them.
   bool compat_gptqmodel = false;
   std::optional<std::filesystem::path> calibration;
   RowOptions rows;

@@ -361,6 +361,7 @@ RowSet load_rows(const fs::path& path, const RowOptions& options, const fs::path
                 "give a .txt, .jsonl or .safetensors file");
   }
   set.asked = options.samples;
+  if (extension != ".safetensors") set.sequence_length = options.sequence_length;
   for (const TokenRow& row : set.rows) set.tokens += static_cast<int64_t>(row.size());
   return set;
 }

@@ -38,6 +38,7 @@ struct RowOptions {
 struct RowSet {
   std::vector<TokenRow> rows;
   std::optional<int64_t> asked;
+  std::optional<int64_t> sequence_length;  // what rows were cut to; ready rows have their own lengths
   int64_t tokens = 0;
   int64_t blank = 0;   // rows dropped because nothing was in them
   int64_t split = 0;   // rows cut into several

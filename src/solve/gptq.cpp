@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "base/error.h"
@@ -57,10 +58,18 @@ class ChunkSolve {
         dead_(plan.dead.const_data_ptr<bool>()),
         weights_(columns_ * kBlockRows),
         scale_(groups_ * kBlockRows, 1.0f),
-        slab_(group_size_ * kBlockRows) {
+        slab_(group_size_ * kBlockRows),
+        zero_(groups_ * kBlockRows) {
     const float* source = plan.weight.const_data_ptr<float>() + first_row * columns_;
     for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t j = 0; j < columns_; ++j) weights_[j * kBlockRows + r] = source[r * columns_ + j];
+      const float* row = source + r * columns_;
+      for (int64_t j = 0; j < columns_; ++j) weights_[j * kBlockRows + r] = row[j];
+      for (int64_t group = 0; group < groups_; ++group) {
+        const float* part = row + group * group_size_;
+        const bool zero = std::all_of(part, part + group_size_, [](float value) { return value == 0; });
+        zero_[group * kBlockRows + r] = zero;
+        zero_groups_ += zero;
+      }
     }
   }
 
@@ -97,24 +106,30 @@ class ChunkSolve {
                             .codes_stride = columns_},
                            plan_.level);
     }
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t g = 0; g < groups_; ++g) scale_out_[r * groups_ + g] = scale_[g * kBlockRows + r];
-    }
   }
 
   double loss() const noexcept { return loss_; }
   int64_t zero_groups() const noexcept { return zero_groups_; }
 
  private:
-  // Scales of groups [from, to) from the weights as they are now.
+  // Scales of groups [from, to) from the weights as they are now. A group of zeros in the source keeps the scale of zeros
+  // and is rounded with one beyond all weights: its codes are 0, and what error compensation put there passes on.
   void find_scales(int64_t from, int64_t to) {
     for (int64_t group = from; group < to; ++group) {
       const float* column = weights_.data() + group * group_size_ * kBlockRows;
+      float* scale = scale_.data() + group * kBlockRows;
+      const auto stays_zero = [&](int64_t r) {
+        return zero_[group * kBlockRows + r] && !plan_.options.fill_zero_groups;
+      };
       for (int64_t r = 0; r < rows_; ++r) {
-        for (int64_t j = 0; j < group_size_; ++j) slab_[r * group_size_ + j] = column[j * kBlockRows + r];
+        float* row = slab_.data() + r * group_size_;
+        for (int64_t j = 0; j < group_size_; ++j) row[j] = stays_zero(r) ? 0.0f : column[j * kBlockRows + r];
       }
-      zero_groups_ += plan_.scaler.scales(slab_.data(), group_size_, rows_, group_size_,
-                                          scale_.data() + group * kBlockRows, 1);
+      plan_.scaler.scales(slab_.data(), group_size_, rows_, group_size_, scale, 1);
+      for (int64_t r = 0; r < rows_; ++r) {
+        scale_out_[r * groups_ + group] = scale[r];
+        if (stays_zero(r)) scale[r] = std::numeric_limits<float>::max();
+      }
     }
   }
 
@@ -124,8 +139,9 @@ class ChunkSolve {
   float* scale_out_;
   const bool* dead_;
   std::vector<float> weights_;  // [K][kBlockRows]
-  std::vector<float> scale_;    // [groups][kBlockRows]; 1 in the lanes beyond the rows
+  std::vector<float> scale_;    // [groups][kBlockRows], rounded with; 1 in the lanes beyond the rows
   std::vector<float> slab_;     // [kBlockRows][group_size]
+  std::vector<bool> zero_;      // [groups][kBlockRows], groups of zeros in the source
   double loss_ = 0;
   int64_t zero_groups_ = 0;
 };

@@ -28,6 +28,8 @@ struct SolveOptions {
   bool static_groups = false;
   // Clear the weights of columns that calibration never excited, as GPT-QModel does; else they are rounded.
   bool clear_dead_columns = false;
+  // Let error compensation fill groups of weights that are all zero, as GPT-QModel does; else they stay zero.
+  bool fill_zero_groups = false;
 };
 
 struct QuantizedLinear {

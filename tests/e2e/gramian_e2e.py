@@ -329,23 +329,29 @@ def qqq_channel_scales(tensors, name):
     return plain
 
 
-def qqq_weight(tensors, name, out, width):
-    """The weight that a reader decodes: rows of floats."""
-    group = tensors.get(name + ".s_group")
-    channel = qqq_channel_scales(tensors, name)
-    codes = qqq_codes(tensors[name + ".B"], out, width, group is not None)
+def qqq_scales(tensors, name, out, width):
+    """What a code is multiplied with before int8 rounding, by the stored scales: [out][groups]."""
+    channel, group = qqq_channel_scales(tensors, name), tensors.get(name + ".s_group")
     if group is None:
-        return [[16 * code * channel[n] for code in codes[n]] for n in range(out)]
-    stored, weight = group.values(), []
-    ratio = [[0.0] * (width // 128) for _ in range(out)]
+        return [[16 * scale] for scale in channel]
+    stored, scales = group.values(), [[0.0] * (width // 128) for _ in range(out)]
     for g in range(width // 128):
         for place in range(out):
             q = place % 64
-            ratio[place - q + q // 8 + 8 * (q % 8)][g] = stored[g * out + place]
-    for n in range(out):
-        weight.append([max(-128, min(127, round(code * ratio[n][k // 128]))) * channel[n]
-                       for k, code in enumerate(codes[n])])
-    return weight
+            n = place - q + q // 8 + 8 * (q % 8)
+            scales[n][g] = stored[g * out + place] * channel[n]
+    return scales
+
+
+def qqq_weight(tensors, name, out, width):
+    """The weight that a reader decodes: rows of floats."""
+    grouped = name + ".s_group" in tensors
+    channel, scales = qqq_channel_scales(tensors, name), qqq_scales(tensors, name, out, width)
+    codes = qqq_codes(tensors[name + ".B"], out, width, grouped)
+    if not grouped:
+        return [[code * scales[n][0] for code in codes[n]] for n in range(out)]
+    return [[max(-128, min(127, round(code * (scales[n][k // 128] / channel[n])))) * channel[n]
+             for k, code in enumerate(codes[n])] for n in range(out)]
 
 
 def expected_tensors(linears, group_size, biased=()):

@@ -149,10 +149,11 @@ class Quantize(e2e.GramianTestCase):
         self.assertEqual(found[self.base_report["dtype"]], weights(self.base))  # auto is one of them
 
     def test_compat(self):
-        """The other tool's rules: channel scales from the weights, cleared dead columns."""
+        """The other tool's rules: channel scales from the weights, cleared dead columns, groups of zeros that are filled."""
         self.assertIsNone(self.base_report["compat"])
         tiny = TinyModel()
         tiny.change("model.layers.0.input_layernorm.weight", {17: 0.0})
+        tiny.change(DOWN[0] + ".weight", {6 * 256 + 128 + i: 0.0 for i in range(128)})
         model, name = tiny.write(self.path("model")), "model.layers.0.self_attn.q_proj"
         for flags, expected in (((), None), (("--compat", "gptqmodel"), "gptqmodel")):
             out = self.path(f"out-{expected}")
@@ -160,6 +161,8 @@ class Quantize(e2e.GramianTestCase):
             self.assertEqual(report["compat"], expected)
             codes = e2e.qqq_codes(read_model(out)[name + ".B"], 128, 128, False)
             self.assertEqual(any(row[17] for row in codes), expected is None)
+            self.assertEqual(any(e2e.qqq_weight(read_model(out), DOWN[0], 128, 256)[6][128:]), expected is not None)
+            self.assertEqual({m["name"]: m["zero_groups"] for m in report["modules"]}[DOWN[0]], 1)
             self.report("eval", out, "--rows", self.rows)
         ours, theirs = (read_model(self.path(f"out-{x}"))[DOWN[0] + ".s_channel"].values() for x in (None, "gptqmodel"))
         self.assertNotEqual(ours, theirs)

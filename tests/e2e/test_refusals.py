@@ -344,6 +344,8 @@ class Flags(e2e.GramianTestCase):
                 (("quantize", model, *out, "--damp-percent", 0), "--damp-percent"),
                 (("quantize", model, *out, "--damp-percent", 1), "--damp-percent"),
                 (("quantize", model, *out, "--damp-step", -0.1), "--damp-step"),
+                *((("quantize", model, *out, "--group-size", size, "--method", "rtn"), "--group-size")
+                  for size in (0, 64, 256, -2, "x")),
                 (("quantize", model, *out, "--samples", 0), "--samples"),
                 (("quantize", model, *out, "--samples", "-3"), "--samples"),
                 (("quantize", model, *out, "--samples", 2**70), "--samples"),

@@ -188,15 +188,25 @@ TEST(Gptq, ZeroRowsAreCountedAndStayZero) {
   at::Tensor weight = noise(70, 256, 23);
   weight.select(0, 3).zero_();
   weight.select(0, 69).slice(0, 0, 128).zero_();
+  weight.select(0, 5).slice(0, 128, 256).zero_();  // where the first group's errors go
   const Factor factor = factorize(hessian(256, 700, 24), 0.005, 0.001);
   for (const bool static_groups : {false, true}) {
     SolveOptions options;
     options.static_groups = static_groups;
     const QuantizedLinear q = solve_gptq(weight, factor, 700, options, pool);
-    EXPECT_EQ(q.zero_groups, 3);
+    EXPECT_EQ(q.zero_groups, 4);
     EXPECT_EQ(q.codes.select(0, 3).abs().max().item<int8_t>(), 0);
     EXPECT_EQ(q.codes.select(0, 69).slice(0, 0, 128).abs().max().item<int8_t>(), 0);
+    EXPECT_EQ(q.codes.select(0, 5).slice(0, 128, 256).abs().max().item<int8_t>(), 0);
+    EXPECT_GT(q.codes.select(0, 5).slice(0, 0, 128).abs().max().item<int8_t>(), 0);
     EXPECT_EQ(q.scale.select(0, 3).select(0, 0).item<float>(), 2.0f / 15);
+    EXPECT_EQ(q.scale.select(0, 5).select(0, 1).item<float>(), 2.0f / 15);
+    options.fill_zero_groups = true;
+    const QuantizedLinear filled = solve_gptq(weight, factor, 700, options, pool);
+    EXPECT_EQ(filled.zero_groups, 4);
+    EXPECT_EQ(filled.codes.select(0, 3).abs().max().item<int8_t>(), 0);
+    const auto second_group = filled.codes.select(0, 5).slice(0, 128, 256).abs().max().item<int8_t>();
+    EXPECT_TRUE(second_group > 0 || static_groups);
     options.grid.group_size = -1;
     EXPECT_EQ(solve_gptq(weight, factor, 700, options, pool).zero_groups, 1);
     EXPECT_EQ(solve_rtn(weight, options.grid, pool).zero_groups, 1);

@@ -202,7 +202,8 @@ void check_solver(const Path& folder, const Json& layer, const Json& config) {
                                          .one_sided_range = true},
                                 .damp_percent = config.at("damp_percent").get<double>(),
                                 .static_groups = config.at("static_groups").get<bool>(),
-                                .clear_dead_columns = true};
+                                .clear_dead_columns = true,
+                                .fill_zero_groups = true};
   const at::Tensor weight = data.load("weight"), h = data.load("H");
   const Factor factor = factorize(h, options.damp_percent, options.damp_step);
   ASSERT_TRUE(factor.ok());

@@ -45,6 +45,7 @@ QuantizeJob job_of(const fs::path& set, const fs::path& folder, const fs::path& 
   job.solve.static_groups = meta.at("static_groups").get<bool>();
   job.solve.grid.one_sided_range = true;
   job.solve.clear_dead_columns = true;
+  job.solve.fill_zero_groups = true;
   job.compat_gptqmodel = true;
   return job;
 }

@@ -1,0 +1,149 @@
+#include "pipeline/preflight.h"
+
+#include <optional>
+
+#include "base/file.h"
+#include "base/problems.h"
+#include "pipeline/output_folder.h"
+#include "pipeline/quantize.h"
+#include "pipeline/source_scan.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr uint64_t kQuickScanBytes = uint64_t{4} << 30;
+
+void refuse_output(const QuantizeJob& job) {
+  if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
+  StagedDirectory::refuse_occupied(job.output, job.force);
+}
+
+void refuse_quantized(const Checkpoint& checkpoint) {
+  if (!checkpoint.config().contains("quantization_config") ||
+      checkpoint.config().at("quantization_config").is_null()) {
+    return;
+  }
+  throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(),
+              "is quantized already (quantization_config)", "give the unquantized checkpoint");
+}
+
+class Preflight {
+ public:
+  Preflight(const QuantizeJob& job, ThreadPool& pool, Log& log) : job_(job), pool_(pool), log_(log) {}
+
+  Prepared run() {
+    at::ScalarType dtype = at::kFloat;
+    problems_.check([&] { ready_.method = &find_method(job_.method); });
+    problems_.check([&] { dtype = parse_dtype(job_.dtype); });
+    problems_.check([&] { refuse_output(job_); });
+    problems_.check([&] { ready_.checkpoint = std::make_shared<const Checkpoint>(job_.source); });
+    if (ready_.checkpoint != nullptr && problems_.check([&] { refuse_quantized(*ready_.checkpoint); })) {
+      check_model(dtype);
+      check_rows();
+      scan();
+    } else {
+      check_rows();
+    }
+    problems_.refuse();
+    say();
+    return std::move(ready_);
+  }
+
+ private:
+  void check_model(at::ScalarType dtype) {
+    const std::string folder = job_.source.string();
+    ModelOptions options{.dtype = dtype, .treat_as_tied = job_.treat_as_tied, .quantized = {}};
+    Weights::Survey survey;
+    std::vector<std::vector<Linear>> linears;
+    options.headers = &survey;
+    bool sound = problems_.check([&] {
+      const Model headers(ready_.checkpoint, options);
+      vocab_ = headers.spec().vocab;
+      linears = headers.survey(survey);
+    });
+    sound &= problems_.check([&] { survey.refuse(folder); });
+    if (!job_.skip_unfit)
+      sound &= problems_.check([&] { refuse_unfit(folder, linears, job_.solve.grid.group_size); });
+    if (!sound) return;
+    options.headers = nullptr;
+    problems_.check([&] {
+      ready_.model = std::make_unique<const Model>(ready_.checkpoint, options);
+      ready_.plan = make_plan(*ready_.model, job_.solve.grid.group_size, job_.skip_unfit);
+    });
+  }
+
+  void check_rows() {
+    const bool calibrated =
+        ready_.method == nullptr ? job_.calibration.has_value() : ready_.method->needs_hessian;
+    if (!calibrated) return;
+    problems_.check([&] {
+      if (!job_.calibration) {
+        throw Error(ErrorKind::invalid_argument, "--calibration",
+                    str("method ", job_.method, " needs calibration text"),
+                    "pass a .txt, .jsonl or .safetensors file");
+      }
+      const MappedFile file(*job_.calibration);
+      // What is in it says nothing without the model's tokenizer.
+      if (!fs::exists(job_.source / "config.json")) return;
+      ready_.rows = load_rows(*job_.calibration, job_.rows, job_.source, log_);
+      if (vocab_) refuse_foreign_ids(ready_.rows.rows, *vocab_, *job_.calibration);
+    });
+  }
+
+  void scan() {
+    if (job_.skip_scan) return;
+    uint64_t bytes = 0;
+    for (const auto& [name, tensor] : ready_.checkpoint->tensors()) bytes += tensor.bytes.size();
+    if (!problems_.none() && bytes > kQuickScanBytes) {
+      log_.info("the weights are searched for NaN and infinity when nothing else is wrong");
+      return;
+    }
+    problems_.check([&] { refuse_non_finite(*ready_.checkpoint, ready_.plan, pool_, log_); });
+  }
+
+  void say() const {
+    const Model& model = *ready_.model;
+    if (const int64_t surplus = model.surplus_layers(); surplus > 0) {
+      log_.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", model.spec().layers(),
+                    ") stay as they are: if the model has them, config.json is wrong"));
+    }
+    if (ready_.method->needs_hessian) {
+      say_rows(ready_.rows);
+    } else if (job_.calibration) {
+      log_.warn(str("method ", ready_.method->name, " takes no calibration: ", job_.calibration->string(),
+                    " is not read"));
+    }
+    for (const std::string& name : ready_.plan.skipped())
+      log_.info("left unquantized: " + name + ", " + ready_.plan.find(name)->skip_reason);
+    if (const auto left_out = ready_.checkpoint->side_files().left_out; !left_out.empty()) {
+      std::vector<std::string> names;
+      for (const fs::path& path : left_out) names.push_back(path.string());
+      log_.info(str("not copied to the output: ", quote_names(names, 10)));
+    }
+  }
+
+  void say_rows(const RowSet& rows) const {
+    const std::string of =
+        rows.sequence_length ? str(" of ", *rows.sequence_length, " tokens") : std::string();
+    log_.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows", of, " asked, ") : std::string(),
+                  rows.rows.size(), " used, ", rows.tokens, " tokens",
+                  rows.blank > 0 ? str(", ", rows.blank, " blank dropped") : std::string(),
+                  rows.split > 0 ? str(", ", rows.split, " split") : std::string(), "; ", rows.policy));
+  }
+
+  const QuantizeJob& job_;
+  ThreadPool& pool_;
+  Log& log_;
+  Problems problems_;
+  std::optional<int64_t> vocab_;
+  Prepared ready_;
+};
+
+}  // namespace
+
+Prepared prepare(const QuantizeJob& job, ThreadPool& pool, Log& log) {
+  return Preflight(job, pool, log).run();
+}
+
+}  // namespace gramian

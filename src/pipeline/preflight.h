@@ -1,0 +1,33 @@
+// What can be known before work starts: everything that is wrong with a job, in one message.
+#pragma once
+
+#include <memory>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "formats/checkpoint.h"
+#include "models/model.h"
+#include "pipeline/method.h"
+#include "pipeline/plan.h"
+#include "pipeline/rows.h"
+
+namespace gramian {
+
+struct QuantizeJob;
+
+// What the checks leave ready for the job.
+struct Prepared {
+  const Method* method = nullptr;
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<const Model> model;
+  QuantizePlan plan;
+  RowSet rows;  // empty for a method without calibration
+};
+
+// Checks options, output folder, files, configuration, tensors, shapes, calibration rows and, unless it is switched off, all
+// values of the weights, as far as one does not need what another refuses. Throws one Error with all that was found
+// (base/problems.h). A checkpoint of more than 4 GiB is searched for NaN and infinity only when nothing else is wrong: that
+// takes longer than seconds. Says what will be done and what will not.
+Prepared prepare(const QuantizeJob& job, ThreadPool& pool, Log& log);
+
+}  // namespace gramian
