@@ -10,7 +10,8 @@ std::string listed(const std::vector<Error>& errors) {
   std::string text = str(errors.size(), " problems:");
   for (const Error& error : errors) {
     text += "\n- ";
-    for (const char* c = error.what(); *c != '\0'; ++c) text += *c == '\n' ? std::string("\n  ") : std::string(1, *c);
+    for (const char* c = error.what(); *c != '\0'; ++c)
+      text += *c == '\n' ? std::string("\n  ") : std::string(1, *c);
   }
   return text;
 }

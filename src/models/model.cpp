@@ -34,10 +34,13 @@ bool head_is_embedding(const Checkpoint& checkpoint, const std::string& head, co
                        const ModelOptions& options) {
   if (checkpoint.contains(head)) return false;
   if (spec.tied || options.treat_as_tied) return true;
-  if (options.headers != nullptr) return false;  // the missing tensor becomes a problem of the survey
-  throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
-              str("tensor '", head, "' is in no file and config.json does not say tie_word_embeddings"),
-              "fetch the missing shard, or pass --treat-as-tied to use the embedding as head");
+  const Error missing(
+      ErrorKind::corrupt_data, checkpoint.folder().string(),
+      str("tensor '", head, "' is in no file and config.json does not say tie_word_embeddings"),
+      "fetch the missing shard, or pass --treat-as-tied to use the embedding as head");
+  if (options.headers == nullptr) throw missing;
+  options.headers->problems.emplace_back(missing.what());
+  return true;
 }
 
 Weights open_weights(const std::shared_ptr<const Checkpoint>& checkpoint, const ModelOptions& options) {
@@ -91,8 +94,11 @@ std::vector<std::vector<Linear>> Model::survey(Weights::Survey& survey) const {
     // Not a line for each tensor of thousands of layers that nothing but a number speaks of.
     const auto first = checkpoint().tensors().lower_bound(layer_prefix(i));
     if (first == checkpoint().tensors().end() || !first->first.starts_with(layer_prefix(i))) {
-      survey.problems.push_back(
-          str("no tensor begins with '", layer_prefix(i), "', num_hidden_layers is ", spec_.layers()));
+      const Error missing(
+          ErrorKind::corrupt_data, checkpoint().folder().string(),
+          str("no tensor begins with '", layer_prefix(i), "', num_hidden_layers is ", spec_.layers()),
+          "check that config.json and the weights belong together");
+      survey.problems.emplace_back(missing.what());
       break;
     }
     survey.linears.clear();
@@ -115,12 +121,7 @@ std::vector<std::vector<Linear>> Model::survey(Weights::Survey& survey) const {
 std::vector<std::vector<Linear>> Model::survey() const {
   Weights::Survey survey;
   std::vector<std::vector<Linear>> layers = this->survey(survey);
-  if (!survey.problems.empty()) {
-    std::string all;
-    for (const std::string& problem : survey.problems) all += "\n  " + problem;
-    throw Error(ErrorKind::corrupt_data, checkpoint().folder().string(),
-                str(survey.problems.size(), " tensors do not fit config.json:", all));
-  }
+  survey.refuse(checkpoint().folder().string());
   return layers;
 }
 

@@ -11,6 +11,14 @@ Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dt
       quantized_(std::move(quantized)),
       keep_experts_(keep_experts) {}
 
+void Weights::Survey::refuse(const std::string& folder) const {
+  if (problems.empty()) return;
+  if (problems.size() == 1) throw Error(ErrorKind::corrupt_data, "", problems[0]);
+  std::string all;
+  for (const std::string& problem : problems) all += "\n  " + problem;
+  throw Error(ErrorKind::corrupt_data, folder, str(problems.size(), " tensors do not fit config.json:", all));
+}
+
 Weights Weights::surveying(Survey& survey) const {
   Weights copy = *this;
   copy.survey_ = &survey;

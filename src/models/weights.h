@@ -29,6 +29,8 @@ class Weights {
     std::vector<std::string> problems;  // one line each
     // Modules whose tensors somebody else checks (quantized ones); may be empty.
     std::function<bool(const std::string& module)> is_packed;
+    // Throws corrupt_data with all problems, if any; `folder` is the checkpoint's.
+    void refuse(const std::string& folder) const;
   };
   // A copy that only checks names and shapes and writes what it meets to `survey`, which must outlive it.
   Weights surveying(Survey& survey) const;

@@ -20,22 +20,6 @@ std::vector<PlannedTensor> packed_tensors(const Linear& linear, int64_t group_si
   return tensors;
 }
 
-void refuse_unfit(const std::string& where, const std::vector<std::vector<PlannedModule>>& layers) {
-  std::string all;
-  int64_t count = 0;
-  for (const auto& layer : layers) {
-    for (const PlannedModule& module : layer) {
-      if (module.quantize) continue;
-      ++count;
-      all += str("\n  ", module.linear.name, " [", module.linear.out_features, " x ",
-                 module.linear.in_features, "]: ", module.skip_reason);
-    }
-  }
-  if (count == 0) return;
-  throw Error(ErrorKind::unsupported, where, str(count, " linear layer(s) do not fit QQQ's tiles:", all),
-              "\npass --skip-unfit to leave them unquantized, or choose another --group-size");
-}
-
 }  // namespace
 
 const PlannedModule* QuantizePlan::find(size_t layer, const std::string& name) const {
@@ -70,10 +54,29 @@ int64_t QuantizePlan::quantized_weights() const {
   return weights;
 }
 
+void refuse_unfit(const std::string& where, const std::vector<std::vector<Linear>>& layers,
+                  int64_t group_size) {
+  std::string all;
+  int64_t count = 0;
+  for (const auto& linears : layers) {
+    for (const Linear& linear : linears) {
+      const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group_size);
+      if (reason.empty()) continue;
+      ++count;
+      all += str("\n  ", linear.name, " [", linear.out_features, " x ", linear.in_features, "]: ", reason);
+    }
+  }
+  if (count == 0) return;
+  throw Error(ErrorKind::unsupported, where, str(count, " linear layer(s) do not fit QQQ's tiles:", all),
+              "\npass --skip-unfit to leave them unquantized, or choose another --group-size");
+}
+
 QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) {
   QuantizePlan plan;
   std::set<std::string> replaced;
-  for (auto& linears : model.survey()) {
+  std::vector<std::vector<Linear>> surveyed = model.survey();
+  if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), surveyed, group_size);
+  for (auto& linears : surveyed) {
     auto& layer = plan.layers.emplace_back();
     for (Linear& linear : linears) {
       const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group_size);
@@ -86,7 +89,6 @@ QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) 
       layer.push_back({std::move(linear), reason.empty(), reason});
     }
   }
-  if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), plan.layers);
   if (plan.quantized_weights() == 0) {
     throw Error(ErrorKind::unsupported, model.checkpoint().folder().string(),
                 "no linear layer fits QQQ's tiles", "QQQ cannot quantize this model");

@@ -26,7 +26,11 @@ struct QuantizePlan {
   int64_t quantized_weights() const;  // entries of all quantized weight matrices
 };
 
-// Throws unsupported, listing every layer whose shape the QQQ tiles refuse, unless `skip_unfit`; corrupt_data for what
+// Throws unsupported listing every linear layer whose shape the QQQ tiles refuse; `where` is the model's folder.
+void refuse_unfit(const std::string& where, const std::vector<std::vector<Linear>>& layers,
+                  int64_t group_size);
+
+// Throws what refuse_unfit() does, unless `skip_unfit`, and unsupported when nothing fits; corrupt_data for what
 // Model::survey() finds.
 QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit);
 

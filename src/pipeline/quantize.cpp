@@ -9,11 +9,9 @@
 #include "base/interrupt.h"
 #include "base/resources.h"
 #include "pipeline/calibrator.h"
-#include "pipeline/method.h"
 #include "pipeline/output_folder.h"
-#include "pipeline/plan.h"
+#include "pipeline/preflight.h"
 #include "pipeline/solve_module.h"
-#include "pipeline/source_scan.h"
 #include "pipeline/verify.h"
 #include "tensor/ops.h"
 
@@ -276,35 +274,6 @@ QuantizeJob with_rules(QuantizeJob job) {
   return job;
 }
 
-RowSet calibration_rows(const QuantizeJob& job, const Model& model, Log& log) {
-  if (!job.calibration) {
-    throw Error(ErrorKind::invalid_argument, "--calibration",
-                str("method ", job.method, " needs calibration text"),
-                "pass a .txt, .jsonl or .safetensors file");
-  }
-  RowSet rows = load_rows(*job.calibration, job.rows, job.source, log);
-  refuse_foreign_ids(rows.rows, model.spec().vocab, *job.calibration);
-  const std::string of = rows.sequence_length ? str(" of ", *rows.sequence_length, " tokens") : std::string();
-  log.info(str("calibration: ", rows.asked ? str(*rows.asked, " rows", of, " asked, ") : std::string(),
-               rows.rows.size(), " used, ", rows.tokens, " tokens",
-               rows.blank > 0 ? str(", ", rows.blank, " blank dropped") : std::string(),
-               rows.split > 0 ? str(", ", rows.split, " split") : std::string(), "; ", rows.policy));
-  return rows;
-}
-
-void refuse_quantized(const Checkpoint& checkpoint) {
-  if (!checkpoint.config().contains("quantization_config") ||
-      checkpoint.config().at("quantization_config").is_null()) {
-    return;
-  }
-  throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(),
-              "is quantized already (quantization_config)", "give the unquantized checkpoint");
-}
-
-}  // namespace
-
-namespace {
-
 // The nearest folder above the output that exists: on its disk, without a trace in it.
 fs::path scratch_folder(const QuantizeJob& job) {
   if (!job.budget.scratch.empty()) return job.budget.scratch;
@@ -364,32 +333,11 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   const QuantizeJob job = with_rules(given);
   const auto start = std::chrono::steady_clock::now();
   const tensor::InferenceScope inference;
-  const Method& method = find_method(job.method);
-  const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
-  refuse_quantized(*checkpoint);
-  if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
-  StagedDirectory::refuse_occupied(job.output, job.force);
-  const Model model(checkpoint,
-                    {.dtype = parse_dtype(job.dtype), .treat_as_tied = job.treat_as_tied, .quantized = {}});
-  if (const int64_t surplus = model.surplus_layers(); surplus > 0) {
-    log.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", model.spec().layers(),
-                 ") stay as they are: if the model has them, config.json is wrong"));
-  }
-  const QuantizePlan plan = make_plan(model, job.solve.grid.group_size, job.skip_unfit);
-
-  if (!method.needs_hessian && job.calibration)
-    log.warn(
-        str("method ", method.name, " takes no calibration: ", job.calibration->string(), " is not read"));
-  const RowSet rows = method.needs_hessian ? calibration_rows(job, model, log) : RowSet{};
-  for (const std::string& name : plan.skipped())
-    log.info("left unquantized: " + name + ", " + plan.find(name)->skip_reason);
-
-  if (const auto left_out = checkpoint->side_files().left_out; !left_out.empty()) {
-    std::vector<std::string> names;
-    for (const fs::path& path : left_out) names.push_back(path.string());
-    log.info(str("not copied to the output: ", quote_names(names, 10)));
-  }
-  if (!job.skip_scan) refuse_non_finite(*checkpoint, plan, pool, log);
+  const Prepared ready = prepare(job, pool, log);
+  const Method& method = *ready.method;
+  const Model& model = *ready.model;
+  const QuantizePlan& plan = ready.plan;
+  const RowSet& rows = ready.rows;
   CalibratorOptions calibrator{
       .batch = job.batch, .lanes = job.lanes, .threads = pool.threads(), .sequential = job.sequential};
   std::optional<BudgetPlan> budget;
