@@ -103,7 +103,8 @@ EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::v
   result.perplexity = std::exp(likelihood / positions);
   if (!std::isfinite(result.perplexity)) {
     throw Error(ErrorKind::numerical, model.model().checkpoint().folder().string(),
-                "the model's logits are not finite on these rows", "try --dtype float32; if it stays, the weights are damaged");
+                "the model's logits are not finite on these rows",
+                "try --dtype float32; if it stays, the weights are damaged");
   }
   if (reference != nullptr) {
     result.kl = mean_with_ci95(kl, weights);

@@ -31,8 +31,10 @@ std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Lin
 Model open_model(const std::filesystem::path& folder, const OpenOptions& options,
                  std::shared_ptr<ThreadPool> pool) {
   auto checkpoint = std::make_shared<const Checkpoint>(folder);
-  ModelOptions model_options{
-      .dtype = parse_dtype(options.dtype), .treat_as_tied = options.treat_as_tied, .quantized = {}, .keep_experts = true};
+  ModelOptions model_options{.dtype = parse_dtype(options.dtype),
+                             .treat_as_tied = options.treat_as_tied,
+                             .quantized = {},
+                             .keep_experts = true};
   if (const auto group = qqq::read_group_size(checkpoint->config(), (folder / "config.json").string())) {
     model_options.quantized = [group = *group, pool = std::move(pool)](const Checkpoint& source,
                                                                        const Linear& linear) {
