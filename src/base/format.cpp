@@ -1,6 +1,7 @@
 #include "base/format.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 
@@ -44,6 +45,9 @@ int decimals_of(double value, int significant) {
 }
 
 std::optional<int64_t> parse_bytes(const std::string& text) {
+  // Neither signs nor hexadecimal numbers, nor "inf".
+  if (text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) == 0) return std::nullopt;
+  if (text.find_first_of("xX") != std::string::npos) return std::nullopt;
   char* rest = nullptr;
   const double number = std::strtod(text.c_str(), &rest);
   std::string unit;

@@ -1,6 +1,7 @@
 #include "cli/common.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -52,6 +53,17 @@ CLI::Validator number_between(double low, double high) {
   return {check, str("FLOAT in [", low, " - ", high, "]")};
 }
 
+CLI::Validator seed_number() {
+  const auto check = [](std::string& text) -> std::string {
+    uint64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && rest == end) return "";
+    return text + " is not a whole number from 0 to 2^64 - 1";
+  };
+  return {check, "UINT64"};
+}
+
 void add_model_flags(CLI::App& verb, ModelFlags& flags) {
   verb.add_option("model", flags.folder, "Model folder, plain or QQQ")->required();
   verb.add_option("--dtype", flags.open.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
@@ -81,7 +93,7 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
           "--seed", flags.seed,
           "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl; ready rows "
           "are always the first)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(seed_number());
   verb.add_flag("--allow-fewer", flags.allow_fewer,
                 "Accept less than half of the rows that --samples asks for");
 }

@@ -32,6 +32,8 @@ struct Common {
 
 // Refuses NaN too, which CLI::Range lets through.
 CLI::Validator number_between(double low, double high);
+// A 64-bit number without a sign: CLI11's own check goes through a double.
+CLI::Validator seed_number();
 
 // Adds the shared flags to a verb and runs `action` when it is chosen.
 void add_common(CLI::App& verb, const std::shared_ptr<Common>& common, std::function<void()> action);

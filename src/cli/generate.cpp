@@ -109,6 +109,10 @@ void run(Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const std::filesystem::path folder = flags.model.folder;
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(ErrorKind::invalid_argument, folder.empty() ? "MODEL" : folder.string(), "is no folder",
+                "pass a Hugging Face model folder (config.json, safetensors files, tokenizer.json)");
+  }
   const Tokenizer tokenizer(folder / "tokenizer.json");
   const Prompt prompt = make_prompt(flags, tokenizer, log);
   ResidentModel model(folder, flags.model.open, pool);
@@ -172,7 +176,7 @@ void add_generate(CLI::App& app) {
                   str("Divides positive logits of tokens that were there and multiplies negative ones", own))
       ->check(number_between(1e-6, 1e6));
   verb.add_option("--seed", flags->sampler.seed, "Of the random choice")
-      ->check(CLI::NonNegativeNumber)
+      ->check(seed_number())
       ->capture_default_str();
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }

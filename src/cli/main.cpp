@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 #include <new>
 #include <string>
 
@@ -62,6 +63,9 @@ int main(int argc, char** argv) {
     return parse_failure(app, error, argc > 1 ? argv[1] : nullptr);
   } catch (const gramian::Error& error) {
     return fail(error.what(), error.exit_code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    // A path that the system cannot even look at: too long, or through a file.
+    return fail(error.path1().string() + ": " + error.code().message() + "; check the path", 1);
   } catch (const std::bad_alloc&) {
     return out_of_memory();
   } catch (const std::exception& error) {

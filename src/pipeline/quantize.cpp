@@ -280,6 +280,10 @@ fs::path scratch_folder(const QuantizeJob& job) {
   fs::path folder = fs::absolute(job.output).lexically_normal();
   do {
     folder = folder.parent_path();
+    if (fs::exists(folder) && !fs::is_directory(folder)) {
+      throw Error(ErrorKind::invalid_argument, job.output.string(), "lies below the file " + folder.string(),
+                  "name another output");
+    }
   } while (!fs::is_directory(folder) && folder != folder.root_path());
   return folder;
 }

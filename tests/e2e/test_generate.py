@@ -220,6 +220,10 @@ class Generate(e2e.GramianTestCase):
         self.refused("generate", self.model, "-p", PROMPT, "-n", 1022, says=("1024", "-n 1020"))
         self.refused("generate", self.model, "-p", PROMPT, "--ctx", 1025, says=("1024", "--ctx 1024"))
         self.refused("generate", self.model, "-p", PROMPT, "--ctx", 3, says=("4 tokens", "raise --ctx"))
+        for seed in ("-1", "99999999999999999999", "0x10", "1.5"):
+            self.refused("generate", self.model, "-p", PROMPT, "--seed", seed, says=("--seed", seed, "2^64 - 1"))
+        for folder in ("", TINYSTORIES / "config.json", self.path("nowhere")):
+            self.refused("generate", folder, "-p", PROMPT, says=("no folder", "config.json"))
 
     def test_models(self):
         small = TinyModel().write(self.path("small"))  # 300 tokens, the tokenizer has 2048

@@ -71,6 +71,9 @@ class Waiting(e2e.GramianTestCase):
         self.assertIn("memory at most", text)
         _, done = self.job()
         self.assertEqual(report["weight_bytes"], done["weight_bytes"])
+        # Outputs that the job could not make are refused by the dry run too.
+        for place, says, code in ((self.rows / "out", "below the file", 2), (self.path("a" * 300), "File name too long", 1)):
+            self.refused("quantize", self.model, "-o", place, "--calibration", self.rows, "--dry-run", says=(says,), code=code)
 
     def test_scratch(self):
         scratch = self.path("scratch")
@@ -83,7 +86,7 @@ class Waiting(e2e.GramianTestCase):
 
     def test_words_and_sizes(self):
         for flags, says in ((("--activations", "disk"), "suspend, spill or replay"), (("--memory", "lots"), "1.5GiB"),
-                            (("--memory", "-1GiB"), "1.5GiB"), (("--sequential", "all"), "subset, layer or none")):
+                            (("--memory", "-1GiB"), "1.5GiB"), (("--memory", "0x10"), "1.5GiB"), (("--memory", "inf"), "1.5GiB"), (("--sequential", "all"), "subset, layer or none")):
             self.refused_job(self.model, *flags, calibration=self.rows, says=[flags[0], says])
 
     def test_order_of_statistics(self):
