@@ -39,6 +39,11 @@ test: all ## all tests: unit, golden, end to end, tree check
 fast: all ## the fast tests only
 	@$(CTEST) --test-dir build -L fast
 
+.PHONY: soak
+soak: build ## kill a job KILLS=500 times at random moments; what it goes on to must be the bytes of an unbroken run
+	@cd tests/e2e && GRAMIAN_BINARY=$(CURDIR)/build/gramian GRAMIAN_SOAK=$(or $(KILLS),500) \
+	  $(CURDIR)/.venv/bin/python -m unittest -v test_resume.Interrupted.test_killed_at_random_moments
+
 .PHONY: golden
 golden: all ## compare with files that other implementations made ($GRAMIAN_GOLDEN or tests/golden)
 	@$(CTEST) --test-dir build -L golden

@@ -86,6 +86,7 @@ libcli11-dev CLI/CLI.hpp
 nlohmann-json3-dev nlohmann/json.hpp
 libpcre2-dev pcre2.h
 libutf8proc-dev utf8proc.h
+libxxhash-dev xxhash.h
 libgtest-dev gtest/gtest.h
 libbenchmark-dev benchmark/benchmark.h
 HEADERS

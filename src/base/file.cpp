@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,11 +22,7 @@ namespace {
               str(what, ": ", std::strerror(error)), missing ? "check the path" : "");
 }
 
-// The folder that holds `path`, also for "name" and "folder/".
-fs::path parent_of(const fs::path& path) {
-  const fs::path absolute = fs::absolute(path).lexically_normal();
-  return absolute.has_filename() ? absolute.parent_path() : absolute.parent_path().parent_path();
-}
+fs::path parent_of(const fs::path& path) { return plain_path(path).parent_path(); }
 
 }  // namespace
 
@@ -61,8 +58,9 @@ void MappedFile::drop(std::span<const std::byte> part) const noexcept {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
-OutputFile::OutputFile(const fs::path& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+OutputFile::OutputFile(const fs::path& path, Content content) : path_(path) {
+  const int discard = content == Content::discard ? O_TRUNC : 0;
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | discard | O_CLOEXEC, 0644);
   if (fd_ < 0) fail(path, "cannot create", errno);
 }
 
@@ -82,18 +80,59 @@ void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   }
 }
 
+void OutputFile::reserve(uint64_t bytes) {
+  const auto size = static_cast<off_t>(bytes);
+  const int error = size > 0 && ::fallocate(fd_, 0, 0, size) != 0 ? errno : 0;
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
+    fail(path_, str("there is no room for its ", bytes, " bytes").c_str(), error);
+  if (::ftruncate(fd_, size) != 0) fail(path_, "cannot set the length", errno);
+}
+
+void OutputFile::sync() {
+  if (::fsync(fd_) != 0) fail(path_, "cannot flush to disk", errno);
+}
+
 void OutputFile::close() {
   if (fd_ < 0) return;
-  if (::fsync(fd_) != 0) fail(path_, "cannot flush to disk", errno);
+  sync();
   const int fd = fd_;
   fd_ = -1;
   if (::close(fd) != 0) fail(path_, "cannot close", errno);
 }
 
+FileLock::FileLock(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) fail(path, "cannot create", errno);
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    fd_ = fd;
+    return;
+  }
+  const int error = errno;
+  ::close(fd);
+  if (error != EWOULDBLOCK) fail(path, "cannot lock", error);
+}
+
+FileLock::~FileLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+fs::path plain_path(const fs::path& path) {
+  const fs::path absolute = fs::absolute(path).lexically_normal();
+  return absolute.has_filename() ? absolute : absolute.parent_path();
+}
+
+fs::path make_folders(const fs::path& folder) {
+  fs::path made;
+  for (fs::path above = folder; !fs::exists(above); above = above.parent_path()) made = above;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw Error(ErrorKind::io, folder.string(), "cannot create folder: " + error.message());
+  return made;
+}
+
 void StagedDirectory::refuse_occupied(const fs::path& given, bool replace) {
   if (given.empty()) throw Error(ErrorKind::invalid_argument, "output", "the path is empty", "name a folder");
-  fs::path final_path = fs::absolute(given).lexically_normal();
-  if (!final_path.has_filename()) final_path = final_path.parent_path();
+  const fs::path final_path = plain_path(given);
   // The finished folder is renamed to this name, which would replace the link or fail on the mount.
   if (fs::is_symlink(final_path)) {
     throw Error(ErrorKind::invalid_argument, final_path.string(), "is a symbolic link",
@@ -121,30 +160,11 @@ void StagedDirectory::refuse_occupied(const fs::path& given, bool replace) {
   }
 }
 
-StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace) : replace_(replace) {
+StagedDirectory::StagedDirectory(const fs::path& final_path, bool replace, const fs::path& staging)
+    : staging_(staging), replace_(replace) {
   refuse_occupied(final_path, replace);
-  final_ = fs::absolute(final_path).lexically_normal();
-  if (!final_.has_filename()) final_ = final_.parent_path();
-  std::error_code error;
-  for (fs::path parent = final_.parent_path(); !fs::exists(parent); parent = parent.parent_path())
-    made_ = parent;
-  fs::create_directories(final_.parent_path(), error);
-  if (error)
-    throw Error(ErrorKind::io, final_.parent_path().string(), "cannot create folder: " + error.message());
-  std::string name = (final_.parent_path() / ("." + final_.filename().string() + ".partial-XXXXXX")).string();
-  if (::mkdtemp(name.data()) == nullptr) fail(name, "cannot create folder", errno);
-  ::chmod(name.c_str(), 0755);
-  staging_ = name;
-}
-
-StagedDirectory::~StagedDirectory() {
-  if (committed_) return;
-  std::error_code ignored;
-  fs::remove_all(staging_, ignored);
-  if (made_.empty()) return;
-  // Only empty folders are removed: others may use them by now.
-  for (fs::path parent = final_.parent_path(); fs::remove(parent, ignored) && parent != made_;)
-    parent = parent.parent_path();
+  final_ = plain_path(final_path);
+  make_folders(staging_);
 }
 
 void StagedDirectory::commit() {
@@ -169,7 +189,6 @@ void StagedDirectory::commit() {
     if (!aside.empty()) fs::rename(aside, final_);
     throw Error(ErrorKind::io, final_.string(), "cannot rename the finished output here: " + error.message());
   }
-  committed_ = true;
   sync_directory(final_.parent_path());
   if (!aside.empty()) fs::remove_all(aside, error);
 }

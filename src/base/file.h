@@ -36,12 +36,16 @@ class MappedFile {
 // A file written at explicit offsets, fsynced on close(). Throws io with the path.
 class OutputFile {
  public:
-  explicit OutputFile(const std::filesystem::path& path);
+  enum class Content { discard, keep };
+  explicit OutputFile(const std::filesystem::path& path, Content content = Content::discard);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
+  // Makes the file `bytes` long, with room on the disk for all of them where the file system can promise it.
+  void reserve(uint64_t bytes);
+  void sync();
   // fsync and close; without it the destructor closes without a promise.
   void close();
 
@@ -50,31 +54,46 @@ class OutputFile {
   int fd_ = -1;
 };
 
-// A folder built beside its final place and renamed there by commit(). The destructor removes what was not committed, and
-// parents that were made for it.
+// A file that at most one process holds, by flock(2): a process that dies lets go of it.
+class FileLock {
+ public:
+  // Makes the file where it is missing. Throws io; check held().
+  explicit FileLock(const std::filesystem::path& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  // Whether this object has the lock: false while another one has it.
+  bool held() const noexcept { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A folder built elsewhere on the file system of its final place and renamed there by commit().
 class StagedDirectory {
  public:
   // Throws invalid_argument when `final_path` exists and is not an empty folder, unless `replace`; io when its parent cannot
   // be written.
   // Symbolic links and mount points are refused too: the finished folder could not be renamed there.
   static void refuse_occupied(const std::filesystem::path& given, bool replace);
-  // Refuses likewise; makes the staging folder.
-  StagedDirectory(const std::filesystem::path& final_path, bool replace);
-  ~StagedDirectory();
-  StagedDirectory(const StagedDirectory&) = delete;
-  StagedDirectory& operator=(const StagedDirectory&) = delete;
+  // Refuses likewise; makes `staging`, or goes on with what is in it.
+  StagedDirectory(const std::filesystem::path& final_path, bool replace,
+                  const std::filesystem::path& staging);
 
   const std::filesystem::path& path() const noexcept { return staging_; }
-  // fsyncs the folder and those in it, moves a replaced folder aside, renames, removes the replaced one.
+  // fsyncs the folder and those in it, moves a replaced folder aside (to STAGING.replaced), renames, removes the replaced one.
   void commit();
 
  private:
   std::filesystem::path final_;
   std::filesystem::path staging_;
-  std::filesystem::path made_;  // the topmost folder that was made for final_; empty when its parent existed
   bool replace_ = false;
-  bool committed_ = false;
 };
+
+// The path, absolute and without a slash at its end.
+std::filesystem::path plain_path(const std::filesystem::path& path);
+// Makes `folder` and those above it; returns the topmost that was made, or nothing. Throws io.
+std::filesystem::path make_folders(const std::filesystem::path& folder);
 
 // Whole file as text. Throws invalid_argument when it does not exist.
 std::string read_text(const std::filesystem::path& path);

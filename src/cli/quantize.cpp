@@ -155,7 +155,13 @@ void add_quantize(CLI::App& app) {
   verb.add_flag("--skip-scan", job.skip_scan, "Do not look for NaN and infinity in the source first");
   verb.add_flag("--treat-as-tied", job.treat_as_tied,
                 "Use the embedding as head when the checkpoint has no head");
-  verb.add_flag("--force", job.force, "Replace an output folder that exists");
+  verb.add_flag("--force", job.force,
+                "Replace an output folder that exists; discard an unfinished job of this output");
+  verb.add_flag("--resume", job.resume,
+                "Go on with an unfinished job of this output. The same command does so without it; needed "
+                "beside --force");
+  verb.add_option("--telemetry", job.telemetry,
+                  "Append what the job does to this file, a JSON object a line");
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

@@ -241,7 +241,8 @@ void collect_side_files(const fs::path& folder, const fs::path& below, const std
     if (top && written.contains(name)) continue;
     const bool folder_here = entry.is_directory(ignored) && !entry.is_symlink(ignored);
     if (name.starts_with('.') || (top && is_weight_file(name)) ||
-        (folder_here ? is_there(entry.path() / kReportName) : !entry.is_regular_file(ignored))) {
+        (folder_here ? is_there(entry.path() / kReportName) || name.ends_with(kJournalSuffix)
+                     : !entry.is_regular_file(ignored))) {
       side.left_out.push_back(below / name);
     } else if (folder_here) {
       collect_side_files(folder, below / name, written, side);

@@ -15,6 +15,8 @@ namespace gramian {
 
 // The report that a job of this program leaves in its output folder.
 inline constexpr const char* kReportName = "gramian-report.json";
+// The folder of a job that is not finished is named like its output, with this behind it.
+inline constexpr const char* kJournalSuffix = ".journal";
 
 // Files beside the weights, as paths below the model's folder, sorted.
 struct SideFiles {
@@ -45,7 +47,7 @@ class Checkpoint {
   std::vector<std::string> index_faults() const;
   // Everything that belongs to the model besides its weights and configuration: tokenizer, templates, code, whatever else,
   // and sub-folders with all that is in them. Links to files are followed. Left out: names that begin with a dot, links to
-  // folders, what is no file (links to nothing too), folders that hold a report of this program (its outputs), and at the
+  // folders, what is no file (links to nothing too), folders that hold a report of this program (its outputs) or an unfinished job of it, and at the
   // top further weights (.safetensors, .bin, .pt, .pth, .gguf and their indexes). Neither: the model's own weights,
   // config.json and a quantizer's configuration (quantize_config.json, quant_config.json). Throws io.
   SideFiles side_files() const;

@@ -59,7 +59,9 @@ struct PlannedTensor {
 // Writes a model's weights into a folder: one model.safetensors, or model-0000i-of-0000n.safetensors and
 // model.safetensors.index.json when the tensors exceed `shard_bytes_max`. The plan fixes every offset, so
 // tensors may be written in any order as they are made, also from several threads, and nothing is held in
-// memory. Planned order is file order. A shard is fsynced and closed when its last tensor is written.
+// memory. Planned order is file order. Shards have their full length, and their room on the disk, from the beginning. A shard
+// is fsynced and closed when its last tensor is written. A folder that an earlier writer of the same plan left half-made may be
+// completed: what is there stays until it is written again.
 class ModelWriter {
  public:
   // `shard_bytes_max` counts tensor bytes; a larger tensor stands alone in its shard. An empty plan throws
@@ -70,6 +72,12 @@ class ModelWriter {
   // Tensors may be strided and on any device.
   void write(const std::string& name, const at::Tensor& tensor);
   void write(const std::string& name, std::span<const std::byte> bytes);
+  // The tensor as it stands in the folder, written now or by an earlier writer.
+  StoredTensor read(const std::string& name) const;
+  // Takes the tensor as an earlier writer left it.
+  void keep(const std::string& name);
+  // fsyncs what was written so far.
+  void sync();
   // Refuses (internal) while a planned tensor is missing; writes the index and fsyncs the folder.
   void finish();
   // Bytes of all planned tensors.

@@ -84,7 +84,6 @@ std::span<const std::byte> bytes_of(const at::Tensor& contiguous) {
 struct ModelWriter::State {
   struct Shard {
     std::string name;
-    std::string head;
     std::unique_ptr<OutputFile> file;  // open from its first tensor to its last
     int64_t missing = 0;
   };
@@ -138,7 +137,7 @@ ModelWriter::ModelWriter(fs::path folder, const std::vector<PlannedTensor>& plan
     const auto [first, last] = ranges[s];
     std::array<char, 64> name{};
     std::snprintf(name.data(), name.size(), "model-%05zu-of-%05zu.safetensors", s + 1, ranges.size());
-    Layout layout = lay_out(std::span(plan).subspan(first, last - first));
+    const Layout layout = lay_out(std::span(plan).subspan(first, last - first));
     for (size_t i = first; i < last; ++i) {
       GRAMIAN_CHECK(plan[i].name != "__metadata__" && plan[i].name.find('\0') == std::string::npos,
                     "tensor name ", quote_name(plan[i].name), " cannot be stored");
@@ -147,8 +146,12 @@ ModelWriter::ModelWriter(fs::path folder, const std::vector<PlannedTensor>& plan
       GRAMIAN_CHECK(state.slots.emplace(plan[i].name, slot).second, "tensor ", quote_name(plan[i].name),
                     " planned twice");
     }
-    state.shards.push_back({ranges.size() == 1 ? kSingleName : name.data(), std::move(layout.head), nullptr,
-                            static_cast<int64_t>(last - first)});
+    state.shards.push_back({.name = ranges.size() == 1 ? kSingleName : name.data(),
+                            .file = nullptr,
+                            .missing = static_cast<int64_t>(last - first)});
+    OutputFile file(state.folder / state.shards.back().name, OutputFile::Content::keep);
+    file.reserve(layout.offsets.back() + planned_bytes(plan[last - 1]));
+    file.write_at(0, std::as_bytes(std::span(layout.head)));
   }
 }
 
@@ -174,10 +177,8 @@ void ModelWriter::write(const std::string& name, std::span<const std::byte> byte
     const std::lock_guard lock(state.mutex);
     GRAMIAN_CHECK(!slot.written, "tensor ", quote_name(name), " written twice");
     slot.written = true;
-    if (!shard.file) {
-      shard.file = std::make_unique<OutputFile>(state.folder / shard.name);
-      shard.file->write_at(0, std::as_bytes(std::span(shard.head)));
-    }
+    if (!shard.file)
+      shard.file = std::make_unique<OutputFile>(state.folder / shard.name, OutputFile::Content::keep);
   }
   shard.file->write_at(slot.offset, bytes);
   const std::lock_guard lock(state.mutex);
@@ -185,6 +186,35 @@ void ModelWriter::write(const std::string& name, std::span<const std::byte> byte
     shard.file->close();
     shard.file.reset();
   }
+}
+
+StoredTensor ModelWriter::read(const std::string& name) const {
+  const State::Slot& slot = state_->slot(name);
+  const fs::path path = state_->folder / state_->shards[slot.shard].name;
+  auto file = std::make_shared<const MappedFile>(path);
+  if (file->bytes().size() < slot.offset + slot.bytes) {
+    throw Error(ErrorKind::corrupt_data, path.string(), str("ends before tensor ", quote_name(name), " does"),
+                "the job must begin again");
+  }
+  const auto bytes = file->bytes().subspan(slot.offset, slot.bytes);
+  return {slot.dtype, slot.shape, bytes, std::move(file)};
+}
+
+void ModelWriter::keep(const std::string& name) {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  State::Slot& slot = state.slot(name);
+  GRAMIAN_CHECK(!slot.written, "tensor ", quote_name(name), " written twice");
+  slot.written = true;
+  --state.shards[slot.shard].missing;
+}
+
+void ModelWriter::sync() {
+  const std::lock_guard lock(state_->mutex);
+  for (const State::Shard& shard : state_->shards) {
+    if (shard.file) shard.file->sync();
+  }
+  sync_directory(state_->folder);
 }
 
 void ModelWriter::finish() {

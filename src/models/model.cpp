@@ -178,7 +178,8 @@ at::Tensor Model::logits(const at::Tensor& normed) const {
     const int64_t count = std::min(kChunk, spec_.vocab - begin);
     const at::Tensor part = head_.narrow(0, begin, count).to(dtype()).to(at::kFloat);
     at::Tensor logits = wide.matmul(part.t());
-    if (spec_.logit_softcap > 0) logits.div_(spec_.logit_softcap).tanh_().mul_(spec_.logit_softcap);
+    if (spec_.logit_softcap > 0)
+      logits = tensor::tanh(logits.div_(spec_.logit_softcap)).mul_(spec_.logit_softcap);
     out.narrow(1, begin, count).copy_(logits);
   }
   return out;

@@ -4,10 +4,13 @@
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 
+#include "base/digest.h"
 #include "base/interrupt.h"
+#include "pipeline/layer_record.h"
 #include "stats/hessian.h"
 #include "tensor/ops.h"
 
@@ -127,22 +130,29 @@ class Collected {
   Collected() = default;
   explicit Collected(std::vector<Linear*> modules) : modules_(std::move(modules)) {}
 
+  void meet(const Pause& pause) {
+    const std::lock_guard lock(mutex_);
+    if (modules_.empty()) modules_ = pause.modules;
+    GRAMIAN_CHECK(modules_ == pause.modules, "batches paused at different modules");
+  }
   void add(int lane, int lanes, const Pause& pause, ThreadPool& pool) {
+    meet(pause);
     {
       const std::lock_guard lock(mutex_);
-      if (modules_.empty()) modules_ = pause.modules;
-      GRAMIAN_CHECK(modules_ == pause.modules, "batches paused at different modules");
       if (!sums_) sums_ = std::make_unique<HessianAccumulator>(pause.input.size(-1), lanes);
     }
-    sums_->add(lane, pause.input, &pool);
+    double seconds = 0;
+    timed(seconds, [&] { sums_->add(lane, pause.input, &pool); });
+    const std::lock_guard lock(mutex_);
+    seconds_ += seconds;
   }
-  bool empty() const { return !sums_; }
+  bool empty() const { return modules_.empty(); }
   // Frees the sums.
   PauseStatistics merge(bool expert) {
-    PauseStatistics statistics{{}, 0, modules_, expert};
+    PauseStatistics statistics{.hessian = {}, .modules = modules_, .expert = expert, .sum_seconds = seconds_};
     if (!sums_) return statistics;
     statistics.tokens = sums_->tokens();
-    statistics.hessian = sums_->merge();
+    timed(statistics.merge_seconds, [&] { statistics.hessian = sums_->merge(); });
     sums_.reset();
     return statistics;
   }
@@ -151,6 +161,7 @@ class Collected {
   std::mutex mutex_;
   std::unique_ptr<HessianAccumulator> sums_;
   std::vector<Linear*> modules_;
+  double seconds_ = 0;
 };
 
 // Checks that a layer's pauses are those that its module tree declares, each once.
@@ -181,11 +192,13 @@ class DeclaredPauses {
 // All batches on their way through one layer.
 class Calibrator::LayerRun {
  public:
-  LayerRun(Calibrator& calibrator, int64_t index, DecoderLayer& layer, const Solver& solver)
+  LayerRun(Calibrator& calibrator, int64_t index, DecoderLayer& layer, const Solver& solver,
+           bool with_statistics)
       : calibrator_(calibrator),
         options_(calibrator.options_),
         layer_(layer),
         solver_(solver),
+        with_statistics_(with_statistics),
         declared_(calibrator.model_.module_names(index)),
         executions_(calibrator.hidden_.size()),
         pauses_(calibrator.hidden_.size(), nullptr),
@@ -296,6 +309,7 @@ class Calibrator::LayerRun {
   }
 
   void take(int lane, size_t batch, const Pause& pause, Collected& collected) {
+    if (!with_statistics_) return collected.meet(pause);
     try {
       collected.add(lane, options_.lanes, pause, *calibrator_.pools_[static_cast<size_t>(lane)]);
     } catch (const Error& error) {
@@ -393,6 +407,7 @@ class Calibrator::LayerRun {
   const CalibratorOptions& options_;
   DecoderLayer& layer_;
   const Solver& solver_;
+  const bool with_statistics_;
   DeclaredPauses declared_;
   Executions executions_;
   std::vector<Pause*> pauses_;
@@ -401,16 +416,72 @@ class Calibrator::LayerRun {
   std::atomic<bool> met_end_ = false;
 };
 
-void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& solve) {
+void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& solve, bool with_statistics) {
   // Lanes run in inference mode, so their tensors may only be changed in it.
   const tensor::InferenceScope inference;
-  LayerRun run(*this, index, layer, solve);
+  LayerRun run(*this, index, layer, solve, with_statistics);
   if (options_.sequential == Sequential::subset) {
     run.by_pause();
   } else {
     run.by_layer(options_.sequential == Sequential::layer);
   }
   multiplications_ += run.products();
+}
+
+std::vector<PlannedTensor> Calibrator::plan_hidden() const {
+  std::vector<PlannedTensor> plan;
+  for (size_t batch = 0; batch < hidden_.size(); ++batch) {
+    const at::Tensor& hidden = hidden_[batch];
+    plan.push_back({str("batch.", batch), tensor::dtype_of(hidden), hidden.sizes().vec()});
+  }
+  return plan;
+}
+
+int64_t Calibrator::hidden_bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& hidden : hidden_) bytes += static_cast<int64_t>(hidden.nbytes());
+  return bytes;
+}
+
+std::string Calibrator::save(const std::filesystem::path& folder) {
+  const std::vector<PlannedTensor> plan = plan_hidden();
+  std::filesystem::create_directory(folder);
+  ModelWriter writer(folder, plan, std::numeric_limits<uint64_t>::max());
+  std::vector<std::string> digests(plan.size());
+  on_lanes([&](int, size_t batch) {
+    const at::Tensor plain = hidden_[batch].contiguous();
+    writer.write(plan[batch].name, plain);
+    digests[batch] = digest({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
+  });
+  writer.finish();
+  std::string all;
+  for (const std::string& part : digests) all += part;
+  return digest(all);
+}
+
+bool Calibrator::load(const std::filesystem::path& folder, const std::string& expected) try {
+  const std::vector<PlannedTensor> plan = plan_hidden();
+  const SafetensorsFile file(folder / "model.safetensors");
+  std::string all;
+  for (const PlannedTensor& planned : plan) {
+    if (!file.contains(planned.name)) return false;
+    const StoredTensor& stored = file.tensor(planned.name);
+    if (stored.shape != planned.shape || stored.dtype != planned.dtype) return false;
+    all += digest(stored.bytes);
+    stored.file->drop(stored.bytes);
+  }
+  if (digest(all) != expected) return false;
+  const tensor::InferenceScope inference;
+  on_lanes([&](int, size_t batch) {
+    const StoredTensor& stored = file.tensor(plan[batch].name);
+    const tensor::ActivationStore::Scope scope(activations_, batch);
+    hidden_[batch] = stored.to_tensor().clone();
+    stored.file->drop(stored.bytes);
+  });
+  return true;
+} catch (const Error& error) {
+  if (error.kind() == ErrorKind::corrupt_data || error.kind() == ErrorKind::invalid_argument) return false;
+  throw;
 }
 
 }  // namespace gramian

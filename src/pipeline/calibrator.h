@@ -52,6 +52,8 @@ struct PauseStatistics {
   int64_t tokens = 0;            // those of an expert are its own
   std::vector<Linear*> modules;  // read the same input; the solver exchanges their `op`
   bool expert = false;           // the modules belong to one expert of a mixture
+  double sum_seconds = 0;        // of the lanes together, to add the inputs to their sums
+  double merge_seconds = 0;
 };
 
 class Calibrator {
@@ -63,7 +65,16 @@ class Calibrator {
   ~Calibrator();
 
   // Runs every batch through decoder layer `index`; `solve` is called once per pause, on the calling thread.
-  void run_layer(int64_t index, DecoderLayer& layer, const Solver& solve);
+  // `with_statistics` false: it gets the modules alone, and is to give them the weights that an earlier run has solved; the
+  // batches then end with the same bits as in that run.
+  void run_layer(int64_t index, DecoderLayer& layer, const Solver& solve, bool with_statistics = true);
+
+  // Writes what the batches hold, the input of the next layer, into the new folder `folder`; returns its digest. Throws io.
+  std::string save(const std::filesystem::path& folder);
+  // Takes what save() wrote, when it has this digest and is of these batches; false, and nothing taken, otherwise.
+  bool load(const std::filesystem::path& folder, const std::string& digest);
+  // What save() would write.
+  int64_t hidden_bytes() const;
 
   int64_t tokens() const noexcept { return tokens_; }
   // Products of one batch with one linear layer made so far. Suspended batches make each once.
@@ -74,6 +85,7 @@ class Calibrator {
  private:
   class LayerRun;
   void on_lanes(const std::function<void(int lane, size_t batch)>& work);
+  std::vector<PlannedTensor> plan_hidden() const;
   const Model& model_;
   CalibratorOptions options_;
   tensor::ActivationStore activations_;

@@ -1,8 +1,11 @@
 #include "pipeline/output_folder.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/digest.h"
 #include "base/error.h"
 
 namespace gramian {
@@ -27,26 +30,68 @@ void refuse_replacing(const fs::path& output, const std::vector<fs::path>& input
   }
 }
 
-OutputFolder::OutputFolder(const fs::path& path, bool force, const Checkpoint& source,
-                           const QuantizePlan& plan, uint64_t shard_bytes_max)
-    : source_(source), staged_(path, force), writer_(staged_.path(), plan.tensors, shard_bytes_max) {
-  for (const std::string& name : plan.copied) {
-    const StoredTensor& tensor = source.tensor(name);
+OutputFolder::OutputFolder(const fs::path& path, bool force, const fs::path& staging,
+                           const Checkpoint& source, const QuantizePlan& plan, uint64_t shard_bytes_max)
+    : source_(source),
+      plan_(plan),
+      staged_(path, force, staging),
+      writer_(staged_.path(), plan.tensors, shard_bytes_max) {}
+
+void OutputFolder::copy(bool begun) {
+  // A killed job may have left half of a file under a temporary name.
+  for (const auto& entry : fs::directory_iterator(staged_.path())) {
+    if (entry.path().extension() != ".safetensors") fs::remove_all(entry.path());
+  }
+  for (const std::string& name : plan_.copied) {
+    const StoredTensor& tensor = source_.tensor(name);
+    if (begun) {
+      writer_.keep(name);
+      continue;
+    }
     writer_.write(name, tensor.bytes);
     tensor.file->drop(tensor.bytes);
   }
-  for (const fs::path& file : source.side_files().files) {
+  for (const fs::path& file : source_.side_files().files) {
     fs::create_directories((staged_.path() / file).parent_path());
-    copy_atomically(source.folder() / file, staged_.path() / file);
+    copy_atomically(source_.folder() / file, staged_.path() / file);
   }
 }
 
-void OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
-  writer_.write(module + ".B", packed.B);
-  writer_.write(module + ".s_channel", packed.s_channel);
-  if (packed.s_group.defined() && packed.s_group.numel() > 0)
-    writer_.write(module + ".s_group", packed.s_group);
-  if (packed.bias.defined()) writer_.write(module + ".bias", packed.bias);
+std::map<std::string, std::string> OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
+  std::map<std::string, std::string> digests;
+  const auto write = [&](const char* part, const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.numel() == 0) return;
+    const at::Tensor plain = tensor.contiguous();
+    const std::span bytes(static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes());
+    writer_.write(module + part, plain);
+    digests[module + part] = digest(bytes);
+  };
+  write(".B", packed.B);
+  write(".s_channel", packed.s_channel);
+  write(".s_group", packed.s_group);
+  write(".bias", packed.bias);
+  return digests;
+}
+
+bool OutputFolder::keep(const std::map<std::string, std::string>& digests) {
+  for (const auto& [name, expected] : digests) {
+    const StoredTensor tensor = writer_.read(name);
+    if (digest(tensor.bytes) != expected) return false;
+  }
+  for (const auto& [name, expected] : digests) writer_.keep(name);
+  return true;
+}
+
+qqq::Packed OutputFolder::read(const Linear& module) const {
+  const auto tensor = [&](const char* part, bool there) {
+    return there ? writer_.read(module.name + part).to_tensor() : at::Tensor();
+  };
+  const auto planned = [&](const std::string& name) {
+    return std::binary_search(plan_.tensors.begin(), plan_.tensors.end(), PlannedTensor{name, {}, {}},
+                              [](const PlannedTensor& a, const PlannedTensor& b) { return a.name < b.name; });
+  };
+  return {tensor(".B", true), tensor(".s_channel", true),
+          tensor(".s_group", planned(module.name + ".s_group")), tensor(".bias", module.has_bias)};
 }
 
 void OutputFolder::finish(const qqq::ConfigFields& quantization, bool tie_head) {

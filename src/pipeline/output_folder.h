@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -19,12 +20,20 @@ void refuse_replacing(const std::filesystem::path& output, const std::vector<std
 
 class OutputFolder {
  public:
-  // Copies what the plan does not replace, and the side files. Throws invalid_argument when `path` exists and is not empty,
-  // unless `force`.
-  OutputFolder(const std::filesystem::path& path, bool force, const Checkpoint& source,
-               const QuantizePlan& plan, uint64_t shard_bytes_max);
+  // Builds in `staging`, where an unfinished job of the same plan may have left its part. Throws invalid_argument when `path`
+  // exists and is not empty, unless `force`; io when the disk has no room for all weights.
+  OutputFolder(const std::filesystem::path& path, bool force, const std::filesystem::path& staging,
+               const Checkpoint& source, const QuantizePlan& plan, uint64_t shard_bytes_max);
 
-  void write(const std::string& module, const qqq::Packed& packed);
+  // Copies the side files, and the tensors that the plan does not replace: `begun` is false, or takes them as they are there.
+  void copy(bool begun);
+  // Digests of the tensors written, by their names.
+  std::map<std::string, std::string> write(const std::string& module, const qqq::Packed& packed);
+  // Takes the tensors of a finished part of the job; false, and nothing taken, when their digests are not these.
+  bool keep(const std::map<std::string, std::string>& digests);
+  qqq::Packed read(const Linear& module) const;
+  // What was written survives a crash from here on.
+  void sync() { writer_.sync(); }
   // Writes the index, config.json with `quantization` and quantize_config.json: the checkpoint in staged() is then complete.
   // `tie_head`: config.json is to say that the head is the embedding, as the source's should have.
   void finish(const qqq::ConfigFields& quantization, bool tie_head);
@@ -35,6 +44,7 @@ class OutputFolder {
 
  private:
   const Checkpoint& source_;
+  const QuantizePlan& plan_;
   StagedDirectory staged_;
   ModelWriter writer_;
 };

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/problems.h"
+#include "pipeline/journal.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
 #include "pipeline/source_scan.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr uint64_t kQuickScanBytes = uint64_t{4} << 30;
 
 void refuse_output(const QuantizeJob& job) {
+  Journal::refuse_busy(job.output);
   if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
   StagedDirectory::refuse_occupied(job.output, job.force);
 }
@@ -99,7 +101,7 @@ class Preflight {
       log_.info("the weights are searched for NaN and infinity when nothing else is wrong");
       return;
     }
-    problems_.check([&] { refuse_non_finite(*ready_.checkpoint, ready_.plan, pool_, log_); });
+    problems_.check([&] { ready_.digests = scan_source(*ready_.checkpoint, ready_.plan, pool_, log_); });
   }
 
   void say() const {

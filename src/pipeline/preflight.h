@@ -1,7 +1,9 @@
 // What can be known before work starts: everything that is wrong with a job, in one message.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "base/log.h"
 #include "base/parallel.h"
@@ -21,7 +23,8 @@ struct Prepared {
   std::shared_ptr<const Checkpoint> checkpoint;
   std::unique_ptr<const Model> model;
   QuantizePlan plan;
-  RowSet rows;  // empty for a method without calibration
+  RowSet rows;                                 // empty for a method without calibration
+  std::map<std::string, std::string> digests;  // of the source's tensors; empty without the scan
 };
 
 // Checks options, output folder, files, configuration, tensors, shapes, calibration rows and, unless it is switched off, all

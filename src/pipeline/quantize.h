@@ -37,7 +37,10 @@ struct QuantizeJob {
   bool skip_unfit = false;
   bool skip_scan = false;
   bool treat_as_tied = false;
-  bool force = false;
+  bool force = false;  // replace an output that exists; also discards an unfinished job, unless `resume`
+  bool resume =
+      false;  // go on with an unfinished job where there is one, which without `force` happens anyway
+  std::filesystem::path telemetry;  // file of pipeline/telemetry.h; empty: none
   uint64_t shard_bytes_max = uint64_t{4} << 30;
 };
 

@@ -34,6 +34,11 @@ QuantizedLinear solve(const ModuleSource& source, const Factor* factor, int64_t 
   }
 }
 
+std::shared_ptr<const LinearOp> dense(const qqq::Decoded& decoded, at::ScalarType dtype) {
+  return std::make_shared<DenseLinear>(decoded.weight().to(dtype),
+                                       decoded.bias.defined() ? decoded.bias.to(dtype) : at::Tensor());
+}
+
 }  // namespace
 
 SolvedModule solve_module(const ModuleSource& source, const Factor* factor, int64_t tokens,
@@ -77,9 +82,12 @@ std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const Mo
     return std::make_shared<DenseLinear>(weight.to(source.weight.scalar_type()).to(dtype),
                                          source.bias.defined() ? source.bias.to(dtype) : at::Tensor());
   }
-  const at::Tensor& bias = solved.decoded.bias;
-  return std::make_shared<DenseLinear>(solved.decoded.weight().to(dtype),
-                                       bias.defined() ? bias.to(dtype) : at::Tensor());
+  return dense(solved.decoded, dtype);
+}
+
+std::shared_ptr<const LinearOp> stored_replacement(const qqq::Packed& packed, const Linear& linear,
+                                                   at::ScalarType dtype) {
+  return dense(qqq::unpack(packed, linear.out_features, linear.in_features, linear.name), dtype);
 }
 
 }  // namespace gramian

@@ -42,4 +42,8 @@ double relative_error(const ModuleSource& source, const SolvedModule& solved, co
 std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const ModuleSource& source,
                                             at::ScalarType dtype, bool compat_gptqmodel);
 
+// The same of a module that an earlier run has stored, not for compat.
+std::shared_ptr<const LinearOp> stored_replacement(const qqq::Packed& packed, const Linear& linear,
+                                                   at::ScalarType dtype);
+
 }  // namespace gramian

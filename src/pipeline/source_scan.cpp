@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "pipeline/non_finite.h"
@@ -28,7 +29,9 @@ NonFinite find_beyond_half(const StoredTensor& tensor) {
 
 }  // namespace
 
-void refuse_non_finite(const Checkpoint& checkpoint, const QuantizePlan& plan, ThreadPool& pool, Log& log) {
+std::map<std::string, std::string> scan_source(const Checkpoint& checkpoint, const QuantizePlan& plan,
+                                               ThreadPool& pool, Log& log) {
+  std::map<std::string, std::string> digests;
   std::string problems;
   int64_t bad_tensors = 0;
   Progress progress(log, "tensors scanned", static_cast<int64_t>(checkpoint.tensors().size()));
@@ -39,6 +42,7 @@ void refuse_non_finite(const Checkpoint& checkpoint, const QuantizePlan& plan, T
     NonFinite findings = find_non_finite(tensor, pool);
     const bool non_finite = findings.count > 0;
     if (!non_finite && is_packed_bias(plan, name)) findings = find_beyond_half(tensor);
+    digests[name] = digest(tensor.bytes, &pool);
     tensor.file->drop(tensor.bytes);
     if (findings.count == 0) continue;
     ++bad_tensors;
@@ -52,6 +56,7 @@ void refuse_non_finite(const Checkpoint& checkpoint, const QuantizePlan& plan, T
                     " tensor(s), as they are or as they will be stored:", problems),
                 "fetch the checkpoint again, or mend these values");
   }
+  return digests;
 }
 
 }  // namespace gramian

@@ -5,7 +5,9 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cholesky_inverse.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
@@ -13,10 +15,15 @@
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "base/error.h"
@@ -84,11 +91,66 @@ at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type,
 at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim) { return at::cat(tensors, dim); }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  // In f32 the bits of products with very few rows depend on the number of threads; a single row is a product of another
+  // kind, which has no such fault.
+  constexpr int64_t kRows = 16;
+  if (x.dim() == 2 && x.size(0) > 1 && x.size(0) < kRows)
+    return at::linear(at::constant_pad_nd(x, {0, 0, 0, kRows - x.size(0)}), weight, bias)
+        .slice(0, 0, x.size(0));
   return at::linear(x, weight, bias);
 }
 
-at::Tensor silu(const at::Tensor& x) { return at::silu(x); }
-at::Tensor gelu(const at::Tensor& x, bool tanh_form) { return at::gelu(x, tanh_form ? "tanh" : "none"); }
+namespace {
+
+// How LibTorch divides a function of `count` contiguous elements among its threads: a thread gets this many at least, or for
+// gelu, from 2^14 elements on, an equal share.
+constexpr int64_t kGrain = 32768, kGeluGrain = 16384;
+// Elements in two of the widest vectors of the narrowest type, which is what a thread computes at one time.
+constexpr int64_t kVectors = 64;
+
+// How many of `count` elements LibTorch divides so that every thread's share is whole vectors.
+int64_t even_part(int64_t count, bool gelu) {
+  const int64_t most = at::get_num_threads();
+  if (most == 1) return count;
+  const int64_t share = count / most / kVectors * kVectors;
+  if (gelu) return most * share > kGeluGrain ? most * share : std::min(count, kGeluGrain);
+  const int64_t threads = count / kGrain;
+  if (threads == 0) return count;
+  return threads < most ? threads * kGrain : most * share;
+}
+
+// f(out, in) on parts of x: the odd elements, which are computed in another way, are the last ones of x whatever the threads.
+at::Tensor elementwise(const at::Tensor& given, bool gelu,
+                       const std::function<void(at::Tensor&, const at::Tensor&)>& f) {
+  const at::Tensor x = given.contiguous();
+  at::Tensor out = at::empty_like(x);
+  const at::Tensor in_flat = x.view({-1}), out_flat = out.view({-1});
+  for (int64_t begin = 0, end = 0; begin < x.numel(); begin = end) {
+    end = begin + even_part(x.numel() - begin, gelu);
+    at::Tensor target = out_flat.slice(0, begin, end);
+    f(target, in_flat.slice(0, begin, end));
+  }
+  return out;
+}
+
+}  // namespace
+
+at::Tensor silu(const at::Tensor& x) {
+  return elementwise(x, false, [](at::Tensor& out, const at::Tensor& in) { at::silu_out(out, in); });
+}
+at::Tensor gelu(const at::Tensor& x, bool tanh_form) {
+  const char* form = tanh_form ? "tanh" : "none";
+  return elementwise(x, true, [&](at::Tensor& out, const at::Tensor& in) { at::gelu_out(out, in, form); });
+}
+at::Tensor sigmoid(const at::Tensor& x) {
+  return elementwise(x, false, [](at::Tensor& out, const at::Tensor& in) { at::sigmoid_out(out, in); });
+}
+at::Tensor softplus(const at::Tensor& x) {
+  return elementwise(x, false, [](at::Tensor& out, const at::Tensor& in) { at::softplus_out(out, in); });
+}
+at::Tensor tanh(const at::Tensor& x) {
+  return elementwise(x, false, [](at::Tensor& out, const at::Tensor& in) { at::tanh_out(out, in); });
+}
 
 namespace {
 
@@ -111,7 +173,9 @@ at::Tensor softcapped_attention(const at::Tensor& q, const at::Tensor& k, const 
     for (int64_t h = 0; h < k.size(1); ++h) {
       const at::Tensor query = q[b].narrow(0, h * group, group).to(at::kFloat);
       at::Tensor scores = query.matmul(k[b][h].to(at::kFloat).t()).mul_(rule.scale / rule.softcap);
-      scores.tanh_().mul_(rule.softcap).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+      scores = tensor::tanh(scores)
+                   .mul_(rule.softcap)
+                   .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
       out[b].narrow(0, h * group, group).copy_(scores.softmax(-1).matmul(v[b][h].to(at::kFloat)));
     }
   }

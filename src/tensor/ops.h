@@ -27,10 +27,15 @@ at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type,
                 std::shared_ptr<const void> owner);
 at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim);
 
-// x [.., in] · weight [out, in]ᵀ + bias [out].
+// x [.., in] · weight [out, in]ᵀ + bias [out]. The bits do not depend on the number of threads.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
+// Functions of every element. LibTorch computes the last few elements of a thread's part in another way than the others,
+// with other last bits; these give the same bits for any number of threads.
 at::Tensor silu(const at::Tensor& x);
 at::Tensor gelu(const at::Tensor& x, bool tanh_form);
+at::Tensor sigmoid(const at::Tensor& x);
+at::Tensor softplus(const at::Tensor& x);
+at::Tensor tanh(const at::Tensor& x);
 struct AttentionRule {
   double scale = 1.0;  // of q·k
   int64_t window = 0;  // position j is visible to i when j <= i and, with window > 0, j > i - window

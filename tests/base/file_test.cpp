@@ -126,44 +126,76 @@ TEST_F(FileTest, CopiesFilesOfAnySize) {
 }
 
 TEST_F(FileTest, StagedFolderAppearsOnCommit) {
+  fs::create_directories(root_ / "deep" / "er");
   for (const char* name : {"out", "deep/er/out", "slash/"}) {
     const fs::path target = root_ / name;
-    StagedDirectory staged(target, false);
-    write_bytes(staged.path() / "a", "content");
+    {
+      const StagedDirectory begun(target, false, root_ / "work" / "here");
+      write_bytes(begun.path() / "a", "content");
+    }
     EXPECT_FALSE(fs::exists(target)) << name;
-    EXPECT_EQ(staged.path().parent_path(), (root_ / name / "").parent_path().parent_path()) << name;
+    // Another one goes on with what is there.
+    StagedDirectory staged(target, false, root_ / "work" / "here");
+    write_bytes(staged.path() / "b", "more");
     staged.commit();
     EXPECT_EQ(read_text(target / "a"), "content") << name;
+    EXPECT_EQ(read_text(target / "b"), "more") << name;
     EXPECT_FALSE(fs::exists(staged.path())) << name;
   }
-  EXPECT_EQ(names_in(root_), (std::vector<std::string>{"deep", "out", "slash"}));
+  EXPECT_EQ(names_in(root_), (std::vector<std::string>{"deep", "out", "slash", "work"}));
 }
 
-TEST_F(FileTest, StagedFolderVanishesWithoutCommit) {
+TEST_F(FileTest, LockIsHeldByOne) {
   {
-    const StagedDirectory staged(root_ / "out", false);
-    write_bytes(staged.path() / "a", "content");
-    fs::create_directory(staged.path() / "below");
+    const FileLock first(root_ / "lock");
+    EXPECT_TRUE(first.held());
+    EXPECT_FALSE(FileLock(root_ / "lock").held());
   }
-  EXPECT_TRUE(names_in(root_).empty());
+  EXPECT_TRUE(FileLock(root_ / "lock").held());
+  EXPECT_EQ(error_of([&] { FileLock(root_ / "none" / "lock"); }).kind(), ErrorKind::invalid_argument);
+}
+
+TEST_F(FileTest, ReservedFilesHaveTheirLengthAndKeepTheirContent) {
+  write_bytes(root_ / "file", "content");
+  {
+    OutputFile file(root_ / "file", OutputFile::Content::keep);
+    file.reserve(1000);
+    file.sync();
+  }
+  EXPECT_EQ(fs::file_size(root_ / "file"), 1000);
+  EXPECT_EQ(read_text(root_ / "file").substr(0, 8), std::string("content\0", 8));
+  OutputFile file(root_ / "file", OutputFile::Content::keep);
+  file.reserve(3);
+  EXPECT_EQ(read_text(root_ / "file"), "con");
+  const Error full = error_of([&] { file.reserve(uint64_t{1} << 60); });
+  EXPECT_EQ(full.kind(), ErrorKind::io);
+  EXPECT_NE(std::string(full.what()).find("no room"), std::string::npos) << full.what();
+}
+
+TEST_F(FileTest, FoldersMadeAreKnown) {
+  EXPECT_EQ(make_folders(root_ / "a" / "b" / "c"), root_ / "a");
+  EXPECT_EQ(make_folders(root_ / "a" / "b" / "d"), root_ / "a" / "b" / "d");
+  EXPECT_EQ(make_folders(root_ / "a" / "b"), fs::path());
+  write_bytes(root_ / "file", "x");
+  EXPECT_EQ(error_of([&] { make_folders(root_ / "file" / "below"); }).kind(), ErrorKind::io);
 }
 
 TEST_F(FileTest, StagedFolderReplacesOnlyWhenAsked) {
   fs::create_directory(root_ / "empty");
-  StagedDirectory(root_ / "empty", false).commit();
+  StagedDirectory(root_ / "empty", false, root_ / "work").commit();
   EXPECT_TRUE(fs::is_empty(root_ / "empty"));
 
   fs::create_directory(root_ / "full");
   write_bytes(root_ / "full" / "old", "old");
-  const Error occupied = error_of([&] { StagedDirectory(root_ / "full", false); });
+  const Error occupied = error_of([&] { StagedDirectory(root_ / "full", false, root_ / "work"); });
   EXPECT_EQ(occupied.kind(), ErrorKind::invalid_argument);
   EXPECT_NE(std::string(occupied.what()).find("--force"), std::string::npos) << occupied.what();
   {
-    const StagedDirectory abandoned(root_ / "full", true);
+    const StagedDirectory abandoned(root_ / "full", true, root_ / "work");
   }
   EXPECT_EQ(names_in(root_ / "full"), std::vector<std::string>{"old"});
 
-  StagedDirectory staged(root_ / "full", true);
+  StagedDirectory staged(root_ / "full", true, root_ / "work");
   write_bytes(staged.path() / "new", "new");
   EXPECT_EQ(names_in(root_ / "full"), std::vector<std::string>{"old"});
   staged.commit();
@@ -171,7 +203,7 @@ TEST_F(FileTest, StagedFolderReplacesOnlyWhenAsked) {
 
   write_bytes(root_ / "file", "x");
   for (const bool replace : {false, true}) {
-    EXPECT_EQ(error_of([&] { StagedDirectory(root_ / "file", replace); }).kind(),
+    EXPECT_EQ(error_of([&] { StagedDirectory(root_ / "file", replace, root_ / "work"); }).kind(),
               ErrorKind::invalid_argument);
   }
   EXPECT_EQ(names_in(root_), (std::vector<std::string>{"empty", "file", "full"}));
@@ -179,14 +211,14 @@ TEST_F(FileTest, StagedFolderReplacesOnlyWhenAsked) {
 
 TEST_F(FileTest, StagedFolderSparesWhatAppearedMeanwhile) {
   {
-    StagedDirectory late(root_ / "late", false);
+    StagedDirectory late(root_ / "late", false, root_ / "work");
     write_bytes(late.path() / "ours", "x");
     fs::create_directory(root_ / "late");
     write_bytes(root_ / "late" / "theirs", "x");
     EXPECT_EQ(error_of([&] { late.commit(); }).kind(), ErrorKind::invalid_argument);
   }
   EXPECT_EQ(names_in(root_ / "late"), std::vector<std::string>{"theirs"});
-  EXPECT_EQ(names_in(root_), std::vector<std::string>{"late"});
+  EXPECT_EQ(names_in(root_), (std::vector<std::string>{"late", "work"}));
 }
 
 TEST_F(FileTest, StagedFolderRefusesLinksAndNoName) {
@@ -194,9 +226,9 @@ TEST_F(FileTest, StagedFolderRefusesLinksAndNoName) {
   fs::create_directory(root_ / "empty");
   fs::create_directory_symlink(root_ / "empty", root_ / "link");
   for (const bool replace : {false, true}) {
-    EXPECT_EQ(error_of([&] { StagedDirectory(root_ / "link", replace); }).kind(),
+    EXPECT_EQ(error_of([&] { StagedDirectory(root_ / "link", replace, root_ / "work"); }).kind(),
               ErrorKind::invalid_argument);
-    EXPECT_EQ(error_of([&] { StagedDirectory("", replace); }).kind(), ErrorKind::invalid_argument);
+    EXPECT_EQ(error_of([&] { StagedDirectory("", replace, root_ / "work"); }).kind(), ErrorKind::invalid_argument);
   }
   EXPECT_TRUE(fs::is_symlink(root_ / "link"));
 }

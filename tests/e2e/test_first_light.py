@@ -234,7 +234,7 @@ class FirstLight(e2e.GramianTestCase):
             process = subprocess.Popen([BINARY, "quantize", TINYSTORIES, "-o", self.path("out"), "--calibration",
                                         TINYSTORIES / "calibration.txt", "--samples", "50"],
                                        stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-            while not list(self.folder.glob(".out.partial-*")) and process.poll() is None:
+            while not list(self.folder.glob("out.journal/job.json")) and process.poll() is None:
                 time.sleep(0.01)
             process.send_signal(number)
             out, err = process.communicate(timeout=60)

@@ -80,7 +80,7 @@ class Quality(e2e.GramianTestCase):
         """A stopped run says so and goes on with the same command."""
         command = list(map(str, self.command(TINYSTORIES, "--sequence-length", "128", "--heldout-samples", "2")))
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-        while not list(self.path("out").glob("tinystories/.qqq-row.partial-*")) and process.poll() is None:
+        while not list(self.path("out").glob("tinystories/qqq-row.journal")) and process.poll() is None:
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         out, err = process.communicate(timeout=60)

@@ -221,7 +221,7 @@ class Output(e2e.GramianTestCase):
                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000)))
         message = process.stderr.decode()
         self.assertEqual(process.returncode, 1, message)
-        self.assertRegex(message, r"(?m)^error: .*model.safetensors: cannot write: File too large$")
+        self.assertRegex(message, r"(?m)^error: .*model.safetensors: there is no room for its \d+ bytes: File too large$")
         self.assertEqual([p.name for p in self.folder.iterdir()], ["model"])
 
 

@@ -133,7 +133,7 @@ class Sound(VerifyTestCase):
         process = subprocess.Popen([e2e.BINARY, "quantize", model, "-o", out, "--calibration", model / "calibration.txt",
                                     "--samples", "50", "-q"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
         # Side files are copied behind the tensors.
-        while not list(self.folder.glob(".changed.partial-*/tokenizer_config.json")) and process.poll() is None:
+        while not list(self.folder.glob("changed.journal/output/tokenizer_config.json")) and process.poll() is None:
             time.sleep(0.005)
         self.assertIsNone(process.poll())
         with open(model / "model.safetensors", "r+b") as file:

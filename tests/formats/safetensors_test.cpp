@@ -368,6 +368,11 @@ class ModelWriterTest : public SafetensorsTest {
   }
 };
 
+void expect_bug(const Error& error, const std::string& text) {
+  EXPECT_EQ(error.kind(), ErrorKind::internal) << error.what();
+  EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+}
+
 TEST_F(ModelWriterTest, OneFileInPlannedOrder) {
   const std::vector<PlannedTensor> plan{
       {"z", DType::f32, {2}}, {"a\"\\", DType::i8, {4}}, {"m", DType::f16, {0}}};
@@ -438,6 +443,39 @@ TEST_F(ModelWriterTest, OrderOfWritingDoesNotChangeTheBytes) {
   EXPECT_EQ(bytes[0], bytes[1]);
 }
 
+TEST_F(ModelWriterTest, AnotherWriterGoesOn) {
+  const std::vector<PlannedTensor> plan{
+      {"a", DType::f32, {3}}, {"b", DType::f32, {3}}, {"c", DType::f32, {3}}};
+  const auto value = [](const char* name) { return tensor::full({3}, name[0], at::kFloat); };
+  const auto all_bytes = [&] {
+    return file_bytes(folder.path() / "model-00001-of-00002.safetensors") +
+           file_bytes(folder.path() / "model-00002-of-00002.safetensors");
+  };
+  {
+    ModelWriter writer(folder.path(), plan, 24);
+    EXPECT_EQ(fs::file_size(folder.path() / "model-00002-of-00002.safetensors") % 8, 4u);  // its full length
+    for (const char* name : {"a", "b", "c"}) writer.write(name, value(name));
+    writer.finish();
+  }
+  const std::string expected = all_bytes();
+  for (const char* file : {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"})
+    fs::remove(folder.path() / file);
+  {
+    ModelWriter dies(folder.path(), plan, 24);
+    dies.write("b", value("b"));
+    dies.write("c", value("a"));  // will be written again
+    dies.sync();
+  }
+  ModelWriter writer(folder.path(), plan, 24);
+  EXPECT_TRUE(writer.read("b").to_tensor().equal(value("b")));
+  writer.keep("b");
+  expect_bug(error_of([&] { writer.keep("b"); }), "written twice");
+  writer.write("a", value("a"));
+  writer.write("c", value("c"));
+  writer.finish();
+  EXPECT_EQ(all_bytes(), expected);
+}
+
 TEST_F(ModelWriterTest, SeveralThreads) {
   std::vector<PlannedTensor> plan;
   for (int i = 0; i < 64; ++i) plan.push_back({str("t", i), DType::i32, {i}});
@@ -475,10 +513,6 @@ TEST_F(ModelWriterTest, DeviationsFromThePlanAreBugs) {
   const std::vector<PlannedTensor> plan{{"a", DType::f32, {2}}, {"b", DType::f32, {2}}};
   ModelWriter writer(folder.path(), plan, 1000);
   writer.write("a", patterned(DType::f32, {2}));
-  const auto expect_bug = [](const Error& error, const std::string& text) {
-    EXPECT_EQ(error.kind(), ErrorKind::internal) << error.what();
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-  };
   expect_bug(error_of([&] { writer.write("a", patterned(DType::f32, {2})); }), "written twice");
   expect_bug(error_of([&] { writer.write("c", patterned(DType::f32, {2})); }), "not planned");
   expect_bug(error_of([&] { writer.write("b", patterned(DType::i32, {2})); }), "dtype");

@@ -27,7 +27,7 @@ class SourceScanTest : public testing::Test {
     save_safetensors(folder_.path() / "model.safetensors", tensors);
     ThreadPool pool(threads);
     Log log(LogLevel::quiet);
-    refuse_non_finite(Checkpoint(folder_.path()), plan, pool, log);
+    scan_source(Checkpoint(folder_.path()), plan, pool, log);
   }
   TemporaryFolder folder_;
 };

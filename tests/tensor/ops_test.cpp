@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <set>
@@ -29,6 +30,48 @@ at::Tensor noise(at::IntArrayRef shape, double seed) {
 
 double max_difference(const at::Tensor& a, const at::Tensor& b) {
   return a.to(at::kDouble).sub(b.to(at::kDouble)).abs().max().item<double>();
+}
+
+TEST(Ops, ThreadsChangeNoBit) {
+  const auto same = [](const char* what, int64_t size, const std::function<at::Tensor()>& compute) {
+    tensor::set_threads(1);
+    const at::Tensor alone = compute();
+    for (const int threads : {2, 3, 5, 8}) {
+      tensor::set_threads(threads);
+      const at::Tensor found = compute();
+      EXPECT_TRUE(found.equal(alone)) << what << " of " << size << ", " << threads << " threads";
+    }
+    tensor::set_threads(1);
+  };
+  for (const int64_t size : {1, 1000, 32767, 32768, 50001, 65536, 98305, 409600, 1000003}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const at::Tensor x = noise({size}, 0.5).mul(8).to(type);
+      same("silu", size, [&] { return tensor::silu(x); });
+      same("gelu", size, [&] { return tensor::gelu(x, false); });
+      same("gelu tanh", size, [&] { return tensor::gelu(x, true); });
+      same("sigmoid", size, [&] { return tensor::sigmoid(x); });
+      same("softplus", size, [&] { return tensor::softplus(x); });
+      same("tanh", size, [&] { return tensor::tanh(x); });
+    }
+  }
+  for (int64_t rows = 1; rows < 34; ++rows) {
+    const at::Tensor x = noise({rows, 512}, 1.5), weight = noise({320, 512}, 2.5);
+    same("linear", rows, [&] { return tensor::linear(x, weight, std::nullopt); });
+    same("linear bf16", rows,
+         [&] { return tensor::linear(x.to(at::kBFloat16), weight.to(at::kBFloat16), std::nullopt); });
+  }
+}
+
+TEST(Ops, ElementwiseFunctionsAreWhatTheySay) {
+  const at::Tensor x = noise({7, 4099}, 0.25).mul(6), wide = x.to(at::kDouble);
+  const at::Tensor sigmoid = wide.neg().exp().add(1).reciprocal();
+  EXPECT_LT(max_difference(tensor::silu(x), wide.mul(sigmoid)), 1e-6);
+  EXPECT_LT(max_difference(tensor::sigmoid(x), sigmoid), 1e-6);
+  EXPECT_LT(max_difference(tensor::softplus(x), wide.exp().log1p()), 1e-6);
+  EXPECT_LT(max_difference(tensor::tanh(x), wide.tanh()), 1e-6);
+  EXPECT_LT(max_difference(tensor::gelu(x, false), wide.mul(wide.div(std::sqrt(2.0)).erf().add(1)).mul(0.5)),
+            2e-6);
+  EXPECT_EQ(tensor::silu(x).sizes(), x.sizes());
 }
 
 TEST(Ops, EveryFileTypeHasATensorTypeOfItsSize) {

@@ -1,0 +1,63 @@
+#include "pipeline/job_identity.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/digest.h"
+#include "kernels/cpu_level.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+namespace {
+
+Json options_of(const QuantizeJob& job, const Model& model) {
+  const SolveOptions& solve = job.solve;
+  return {{"method", job.method},
+          {"group-size", solve.grid.group_size},
+          {"mse", solve.grid.mse},
+          {"damp-percent", solve.damp_percent},
+          {"damp-step", solve.damp_step},
+          {"static-groups", solve.static_groups},
+          {"compat", job.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr)},
+          {"batch", job.batch},
+          {"lanes", job.lanes},
+          {"dtype", c10::toString(model.dtype())},
+          {"sequential", to_text(job.sequential)},
+          {"min-expert-tokens", job.min_expert_tokens},
+          {"skip-unfit", job.skip_unfit},
+          {"skip-scan", job.skip_scan},
+          {"treat-as-tied", job.treat_as_tied},
+          {"shard-bytes", job.shard_bytes_max}};
+}
+
+Json rows_of(const RowSet& set) {
+  std::string all;
+  for (const TokenRow& row : set.rows) all += digest(std::as_bytes(std::span(row)));
+  return {{"rows", set.rows.size()}, {"tokens", set.tokens}, {"content", digest(all)}};
+}
+
+// Of each weight file, for a source that nobody read through.
+Json stamps_of(const Checkpoint& checkpoint) {
+  Json stamps = Json::object();
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    const fs::path& path = tensor.file->path();
+    const std::string file = path.filename().string();
+    if (stamps.contains(file)) continue;
+    stamps[file] = {tensor.file->bytes().size(), fs::last_write_time(path).time_since_epoch().count()};
+  }
+  return stamps;
+}
+
+}  // namespace
+
+Json job_identity(const QuantizeJob& job, const Prepared& ready) {
+  Json identity;
+  identity["program"] = {{"version", GRAMIAN_VERSION}, {"cpu level", name(cpu_level())}};
+  identity["options"] = options_of(job, *ready.model);
+  identity["rows"] = rows_of(ready.rows);
+  identity["config"] = {{"config.json", digest(ready.checkpoint->config().dump())}};
+  identity["weights"] = ready.digests.empty() ? stamps_of(*ready.checkpoint) : Json(ready.digests);
+  return identity;
+}
+
+}  // namespace gramian

@@ -1,0 +1,398 @@
+#include "pipeline/quantize_run.h"
+
+#include <cmath>
+
+#include "base/interrupt.h"
+#include "base/resources.h"
+#include "pipeline/verify.h"
+
+namespace gramian {
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+namespace {
+
+constexpr uintmax_t kSpareDiskBytes = uintmax_t{64} << 20;  // left free by what is not needed
+
+std::vector<std::string> names_of(const std::vector<Linear*>& modules) {
+  std::vector<std::string> names;
+  for (const Linear* module : modules) names.push_back(module->name);
+  return names;
+}
+
+ModuleSource load_source(const Checkpoint& checkpoint, const Linear& linear) {
+  ModuleSource source{linear.name, source_weight(checkpoint, linear), {}};
+  if (linear.has_bias) source.bias = checkpoint.tensor(linear.name + ".bias").to_tensor();
+  return source;
+}
+
+void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
+  // A stack's pages go with its last expert's module, and come back where another one still needs them.
+  const StoredTensor& stored = checkpoint.tensor(linear.tensor_name());
+  stored.file->drop(stored.bytes);
+}
+
+Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, double relative_error) {
+  const QuantizedLinear& q = solved.quantized;
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
+  Json json;
+  json["name"] = linear.name;
+  json["method"] = solved.method;
+  json["loss"] = number(q.loss);
+  json["relative_error"] = number(relative_error);
+  json["damp"] = q.damp;
+  json["damp_attempts"] = q.damp_attempts;
+  json["diagonal_spread"] = number(q.diagonal_spread);
+  json["samples"] = tokens;
+  json["fallback"] = q.fallback.empty() ? Json(nullptr) : Json(q.fallback);
+  json["out_features"] = linear.out_features;
+  json["in_features"] = linear.in_features;
+  json["dead_columns"] = q.dead_columns;
+  json["zero_groups"] = q.zero_groups;
+  json["int8_saturated"] = solved.decoded.saturated;
+  return json;
+}
+
+}  // namespace
+
+QuantizeRun::QuantizeRun(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
+                         Journal& journal, Telemetry& telemetry, ThreadPool& pool, Log& log)
+    : job_(job),
+      model_(model),
+      plan_(plan),
+      journal_(journal),
+      telemetry_(telemetry),
+      pool_(pool),
+      log_(log),
+      output_(job.output, job.force, journal.staging(), model.checkpoint(), plan, job.shard_bytes_max),
+      progress_(log, "layers", static_cast<int64_t>(plan.layers.size())) {
+  take_finished();
+}
+
+void QuantizeRun::plain_rounding() {
+  for (size_t i = done_.size(); i < plan_.layers.size(); ++i) {
+    begin_layer();
+    for (const PlannedModule& module : plan_.layers[i]) {
+      progress_.update(static_cast<double>(i), module.linear.name);
+      if (module.quantize) store(i, module.linear, nullptr, nullptr);
+    }
+    finish_layer(nullptr);
+  }
+}
+
+void QuantizeRun::calibrated(const RowSet& rows, const CalibratorOptions& options) {
+  Calibrator calibrator(model_, rows.rows, options);
+  tokens_ = calibrator.tokens();
+  batches_ = calibrator.batches();
+  for (size_t i = take_input(calibrator); i < plan_.layers.size(); ++i) {
+    const auto layer = model_.load_layer(static_cast<int64_t>(i));
+    if (i < done_.size()) {
+      run_finished(i, *layer, calibrator);
+    } else {
+      run_new(i, *layer, calibrator);
+    }
+    model_.drop_layer(static_cast<int64_t>(i));
+  }
+}
+
+void QuantizeRun::finish() {
+  output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()},
+                 model_.tied_on_request());
+  double seconds = 0;
+  timed(seconds, [&] { verify_output(); });
+  now_ = {};
+  now_.stages["verify"] = seconds;
+  done_.push_back(now_);
+  telemetry_.event("verify", {{"seconds", seconds}});
+}
+
+void QuantizeRun::commit(const Json& report) {
+  output_.commit(report);
+  journal_.close();
+}
+
+double QuantizeRun::earlier_seconds() const {
+  double seconds = 0;
+  for (size_t i = 0; i < resumed_at_; ++i) seconds += done_[i].seconds;
+  return seconds;
+}
+
+void QuantizeRun::take_finished() {
+  const bool begun = journal_.copied();
+  output_.copy(begun);
+  if (!begun) {
+    output_.sync();
+    journal_.set_copied();
+  }
+  const size_t usable = usable_layers();
+  while (done_.size() < usable) {
+    LayerRecord layer =
+        LayerRecord::from_json(journal_.layers()[done_.size()], journal_.staging().parent_path().string());
+    if (!output_.keep(layer.digests)) {
+      log_.warn(
+          str("layer ", done_.size(), " of the unfinished job is damaged on the disk: it is made again"));
+      break;
+    }
+    done_.push_back(std::move(layer));
+  }
+  journal_.forget_from(done_.size());
+  resumed_at_ = done_.size();
+  if (resumed_at_ > 0) telemetry_.event("resume", {{"finished_layers", resumed_at_}});
+}
+
+size_t QuantizeRun::usable_layers() const {
+  const size_t finished = std::min(journal_.layers().size(), plan_.layers.size());
+  if (!job_.compat_gptqmodel || finished == plan_.layers.size()) return finished;
+  for (const size_t input : journal_.inputs()) {
+    if (input <= finished) return input;
+  }
+  return 0;
+}
+
+size_t QuantizeRun::take_input(Calibrator& calibrator) {
+  if (done_.size() == plan_.layers.size()) return done_.size();
+  size_t layer = 0;
+  for (const size_t found : journal_.inputs()) {
+    if (found > done_.size() || !calibrator.load(journal_.input(found), done_[found - 1].input_digest))
+      continue;
+    layer = found;
+    break;
+  }
+  if (layer == done_.size()) return layer;
+  if (job_.compat_gptqmodel) {
+    throw Error(ErrorKind::corrupt_data, journal_.input(done_.size()).string(),
+                "the activations of the unfinished job are damaged", "pass --force to begin the job again");
+  }
+  log_.info(
+      str("layers ", layer, " to ", done_.size() - 1, " are run again: their activations were not kept"));
+  return layer;
+}
+
+void QuantizeRun::run_finished(size_t index, DecoderLayer& layer, Calibrator& calibrator) {
+  calibrator.run_layer(
+      static_cast<int64_t>(index), layer,
+      [&](const PauseStatistics& pause) {
+        for (Linear* module : pause.modules) {
+          if (plan_.find(index, module->name)->quantize)
+            module->op = stored_replacement(output_.read(*module), *module, model_.dtype());
+        }
+      },
+      false);
+}
+
+void QuantizeRun::run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator) {
+  begin_layer();
+  const int64_t products = calibrator.linear_multiplications();
+  const int64_t parked = calibrator.activations().parked_bytes();
+  double pause = 0;
+  const auto pauses = static_cast<double>(model_.module_names(static_cast<int64_t>(index)).size());
+  calibrator.run_layer(static_cast<int64_t>(index), layer, [&](const PauseStatistics& statistics) {
+    progress_.update(static_cast<double>(index) + pause++ / pauses, statistics.modules[0]->name);
+    solve_pause(index, statistics);
+  });
+  now_.linear_multiplications = calibrator.linear_multiplications() - products;
+  now_.parked_bytes = calibrator.activations().parked_bytes() - parked;
+  finish_layer(&calibrator);
+}
+
+void QuantizeRun::begin_layer() {
+  now_ = {};
+  layer_start_ = std::chrono::steady_clock::now();
+}
+
+void QuantizeRun::finish_layer(Calibrator* calibrator) {
+  const size_t layer = done_.size();
+  timed(now_.stages["journal"], [&] {
+    output_.sync();
+    if (calibrator != nullptr && layer + 1 < plan_.layers.size()) keep_input(layer + 1, *calibrator);
+  });
+  now_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - layer_start_).count();
+  journal_.finish_layer(now_.to_json());
+  telemetry_.event("layer", {{"layer", layer},
+                             {"seconds", now_.seconds},
+                             {"stages", now_.stages},
+                             {"resident_bytes", resident_bytes()},
+                             {"peak_rss_bytes", peak_rss_bytes()},
+                             {"parked_bytes", now_.parked_bytes},
+                             {"input_kept", !now_.input_digest.empty()}});
+  done_.push_back(now_);
+}
+
+void QuantizeRun::keep_input(size_t layer, Calibrator& calibrator) {
+  const fs::path folder = journal_.new_input(layer);
+  const char* unkept =
+      "no room for the activations between layers: after a stop the finished layers are run again";
+  fs::remove_all(folder);
+  const auto needed = static_cast<uintmax_t>(calibrator.hidden_bytes()) + kSpareDiskBytes;
+  if (fs::space(folder.parent_path()).available < needed) return log_.warn(unkept);
+  try {
+    now_.input_digest = calibrator.save(folder);
+    journal_.keep_input(layer);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::io) throw;
+    fs::remove_all(folder);
+    now_.input_digest.clear();
+    log_.warn(unkept);
+  }
+}
+
+void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
+  const int64_t columns = statistics.modules[0]->in_features;
+  if (statistics.tokens < columns) {
+    // The counts of experts differ, and one line is enough for all.
+    log_.warn(statistics.expert
+                  ? std::string("some experts saw fewer calibration tokens than they have columns: their "
+                                "Hessians are rank deficient; give more --samples")
+                  : str("fewer calibration tokens (", statistics.tokens, ") than columns (", columns,
+                        ") in some layers: their Hessians are rank deficient; give more --samples"));
+  }
+  now_.stages["statistics"] += statistics.sum_seconds / job_.lanes;
+  now_.stages["merge"] += statistics.merge_seconds;
+  const std::string& first = statistics.modules[0]->name;
+  telemetry_.event("pause", {{"layer", layer},
+                             {"modules", names_of(statistics.modules)},
+                             {"expert", statistics.expert},
+                             {"tokens", statistics.tokens},
+                             {"columns", columns},
+                             {"sum_seconds", statistics.sum_seconds}});
+  telemetry_.event(
+      "merge",
+      {{"layer", layer}, {"module", first}, {"lanes", job_.lanes}, {"seconds", statistics.merge_seconds}});
+  const bool starved = statistics.expert && statistics.tokens < job_.min_expert_tokens;
+  if (starved) now_.starved_experts.push_back(first);
+  Factor factor;
+  if (statistics.tokens > 0 && !starved) {
+    double seconds = 0;
+    factor = timed(seconds, [&] {
+      return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step, &pool_);
+    });
+    now_.stages["factor"] += seconds;
+    telemetry_.event("factor", {{"layer", layer},
+                                {"module", first},
+                                {"columns", columns},
+                                {"damp", factor.damp},
+                                {"attempts", factor.attempts},
+                                {"ok", factor.ok()},
+                                {"seconds", seconds}});
+  }
+  for (Linear* module : statistics.modules) {
+    if (plan_.find(layer, module->name)->quantize) module->op = store(layer, *module, &factor, &statistics);
+  }
+}
+
+std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const Linear& linear, const Factor* factor,
+                                                   const PauseStatistics* statistics) {
+  throw_if_interrupted();
+  const int64_t tokens = statistics == nullptr ? 0 : statistics->tokens;
+  const ModuleSource source = load_source(model_.checkpoint(), linear);
+  double solve_seconds = 0, write_seconds = 0;
+  const SolvedModule solved = timed(solve_seconds, [&] {
+    return solve_module(source, factor, tokens, job_.solve, job_.compat_gptqmodel, pool_);
+  });
+  double error = std::nan("");
+  if (statistics != nullptr && statistics->hessian.defined()) {
+    error = timed(now_.stages["error"], [&] { return relative_error(source, solved, statistics->hessian); });
+  }
+  std::shared_ptr<const LinearOp> next;
+  timed(write_seconds, [&] {
+    now_.digests.merge(output_.write(linear.name, solved.packed));
+    if (factor != nullptr) next = replacement(solved, source, model_.dtype(), job_.compat_gptqmodel);
+    drop_source(model_.checkpoint(), linear);
+  });
+  now_.stages["solve"] += solve_seconds;
+  now_.stages["pack"] += write_seconds;
+  note(layer, solved, linear, tokens, error, solve_seconds, write_seconds);
+  return next;
+}
+
+void QuantizeRun::note(size_t layer, const SolvedModule& solved, const Linear& linear, int64_t tokens,
+                       double error, double solve_seconds, double write_seconds) {
+  const Json module = module_report(solved, linear, tokens, error);
+  telemetry_.event("solve", {{"layer", layer},
+                             {"module", linear.name},
+                             {"method", solved.method},
+                             {"loss", module.at("loss")},
+                             {"relative_error", module.at("relative_error")},
+                             {"fallback", module.at("fallback")},
+                             {"seconds", solve_seconds}});
+  telemetry_.event("write", {{"layer", layer}, {"module", linear.name}, {"seconds", write_seconds}});
+  now_.modules.push_back(module);
+  if (solved.quantized.fallback.empty()) return;
+  ++now_.fallbacks;
+  log_.warn(linear.name + ": " + solved.quantized.fallback);
+}
+
+void QuantizeRun::verify_output() {
+  std::vector<std::string> problems;
+  try {
+    const auto written = std::make_shared<const Checkpoint>(output_.staged());
+    problems = compare_with_source(*written, model_.checkpoint(), plan_);
+    const Verification found = verify(written, {.copies = false}, pool_, log_);
+    problems.insert(problems.end(), found.problems.begin(), found.problems.end());
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::interrupted) throw;
+    problems.emplace_back(error.what());
+  }
+  if (problems.empty()) return;
+  journal_.close();
+  std::string all;
+  for (const std::string& problem : problems) all += "\n  " + problem;
+  throw Error(ErrorKind::internal, job_.output.string(),
+              str("what was written does not verify, ", problems.size(), " problem(s):", all),
+              "\nnothing was kept; check the disk, and report it if the disk is sound");
+}
+
+Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
+  uint64_t packed_bits = 0;
+  int64_t source_weights = 0;
+  for (const PlannedTensor& tensor : plan_.tensors) {
+    const bool of_module = tensor.name.ends_with(".B") || tensor.name.ends_with(".s_channel") ||
+                           tensor.name.ends_with(".s_group");
+    if (!of_module || model_.checkpoint().contains(tensor.name)) continue;
+    uint64_t bits = 8 * dtype_bytes(tensor.dtype);
+    for (const int64_t size : tensor.shape) bits *= static_cast<uint64_t>(size);
+    packed_bits += bits;
+  }
+  for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
+    source_weights += static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
+  }
+  Json json;
+  json["gramian"] = GRAMIAN_VERSION;
+  json["method"] = method.name;
+  json["group_size"] = job_.solve.grid.group_size;
+  json["mse"] = job_.solve.grid.mse;
+  if (method.needs_hessian) json["damp_percent"] = job_.solve.damp_percent;
+  json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
+  json["dtype"] = c10::toString(model_.dtype());
+  json["source_scan"] = !job_.skip_scan;
+  json["rows_asked"] = rows.asked ? Json(*rows.asked) : Json(nullptr);
+  json["rows"] = rows.rows.size();
+  json["rows_blank"] = rows.blank;
+  json["rows_split"] = rows.split;
+  json["rows_policy"] = rows.policy;
+  json["sequence_length"] = rows.sequence_length ? Json(*rows.sequence_length) : Json(nullptr);
+  json["tokens_asked"] =
+      rows.asked && rows.sequence_length ? Json(*rows.asked * *rows.sequence_length) : Json(nullptr);
+  json["tokens"] = tokens_;
+  json["batches"] = batches_;
+  json["lanes"] = job_.lanes;
+  LayerRecord total;
+  for (const LayerRecord& layer : done_) total.add(layer);
+  json["linear_multiplications"] = total.linear_multiplications;
+  json["sequential"] = to_text(job_.sequential);
+  json["activations_parked_bytes"] = total.parked_bytes;
+  json["fallbacks"] = total.fallbacks;
+  json["min_expert_tokens"] = job_.min_expert_tokens;
+  json["experts_below_minimum"] = total.starved_experts;
+  json["skipped"] = plan_.skipped();
+  json["bits_per_weight"] = static_cast<double>(packed_bits) / static_cast<double>(plan_.quantized_weights());
+  json["bits_per_weight_total"] =
+      8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
+  json["weight_bytes"] = output_.weight_bytes();
+  json["verified"] = true;  // finish() has thrown otherwise
+  json["resumed_at_layer"] = resumed_at_ > 0 ? Json(resumed_at_) : Json(nullptr);
+  json["stages"] = total.stages;
+  json["modules"] = total.modules;
+  return json;
+}
+
+}  // namespace gramian

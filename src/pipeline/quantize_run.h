@@ -1,0 +1,83 @@
+// A job between its plan and its report: layer by layer, from where an earlier run of it stopped.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "models/model.h"
+#include "pipeline/calibrator.h"
+#include "pipeline/journal.h"
+#include "pipeline/layer_record.h"
+#include "pipeline/method.h"
+#include "pipeline/output_folder.h"
+#include "pipeline/quantize.h"
+#include "pipeline/solve_module.h"
+#include "pipeline/telemetry.h"
+
+namespace gramian {
+
+class QuantizeRun {
+ public:
+  using Json = nlohmann::ordered_json;
+
+  // All must outlive the run.
+  QuantizeRun(const QuantizeJob& job, const Model& model, const QuantizePlan& plan, Journal& journal,
+              Telemetry& telemetry, ThreadPool& pool, Log& log);
+  void plain_rounding();
+  void calibrated(const RowSet& rows, const CalibratorOptions& options);
+  Json report(const RowSet& rows, const Method& method) const;
+  // Completes the checkpoint and reads it back.
+  void finish();
+  void commit(const Json& report);
+  // Of the layers that earlier runs have finished.
+  double earlier_seconds() const;
+
+ private:
+  // What an earlier run of the job has finished, and what it copied.
+  void take_finished();
+  // Under compat the forward goes on with weights that the stored bytes do not say, so that no layer can be run again: those
+  // behind the newest input are made again.
+  size_t usable_layers() const;
+  // Gives the batches the newest input that there is; returns the layer it is of.
+  size_t take_input(Calibrator& calibrator);
+  // The batches go through a layer whose weights are stored.
+  void run_finished(size_t index, DecoderLayer& layer, Calibrator& calibrator);
+  void run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator);
+  void begin_layer();
+  // What the layer wrote is on the disk before its record is.
+  void finish_layer(Calibrator* calibrator);
+  // Where the disk has no room for them, the finished layers are run again instead.
+  void keep_input(size_t layer, Calibrator& calibrator);
+  void solve_pause(size_t layer, const PauseStatistics& statistics);
+  // Solves, packs and writes; returns what the forward goes on with. Plain rounding has neither factor nor statistics.
+  std::shared_ptr<const LinearOp> store(size_t layer, const Linear& linear, const Factor* factor,
+                                        const PauseStatistics* statistics);
+  void note(size_t layer, const SolvedModule& solved, const Linear& linear, int64_t tokens, double error,
+            double solve_seconds, double write_seconds);
+  void verify_output();
+
+  const QuantizeJob& job_;
+  const Model& model_;
+  const QuantizePlan& plan_;
+  Journal& journal_;
+  Telemetry& telemetry_;
+  ThreadPool& pool_;
+  Log& log_;
+  OutputFolder output_;
+  Progress progress_;
+  std::vector<LayerRecord> done_;
+  LayerRecord now_;  // of the layer in work
+  std::chrono::steady_clock::time_point layer_start_;
+  size_t resumed_at_ = 0;
+  int64_t tokens_ = 0;
+  int64_t batches_ = 0;
+};
+
+}  // namespace gramian
