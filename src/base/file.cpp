@@ -58,6 +58,13 @@ void MappedFile::drop(std::span<const std::byte> part) const noexcept {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+void MappedFile::read_ahead(std::span<const std::byte> part) const noexcept {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+}
+
 OutputFile::OutputFile(const fs::path& path, Content content) : path_(path) {
   const int discard = content == Content::discard ? O_TRUNC : 0;
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | discard | O_CLOEXEC, 0644);

@@ -26,6 +26,8 @@ class MappedFile {
   const std::filesystem::path& path() const noexcept { return path_; }
   // Tells the kernel that these pages are not needed soon, so that they stop counting as resident.
   void drop(std::span<const std::byte> part) const noexcept;
+  // Has the kernel read these pages from the disk in the background. They count as resident only when they are touched.
+  void read_ahead(std::span<const std::byte> part) const noexcept;
 
  private:
   std::filesystem::path path_;

@@ -135,6 +135,10 @@ void add_quantize(CLI::App& app) {
                   "Which weights stand before a layer when its statistics are taken: subset = all before it "
                   "quantized, layer = those of earlier layers, none = the original model")
       ->capture_default_str();
+  verb.add_option(
+      "--statistics", job.statistics,
+      "With --sequential none: keep the statistics of the original model in this file, or take them from it "
+      "where it is there, so that other settings need no other forward");
   verb.add_option("--memory", flags->memory,
                   "Most memory the job may take, like 1.5GiB; it changes how batches wait, never the result");
   verb.add_option(

@@ -156,11 +156,19 @@ std::unique_ptr<DecoderLayer> Model::load_layer(int64_t index) const {
   return family_.layer(spec_, weights_, layer_prefix(index), index);
 }
 
-void Model::drop_layer(int64_t index) const {
+void Model::each_stored(int64_t layer, const std::function<void(const StoredTensor&)>& work) const {
   const auto& tensors = checkpoint().tensors();
-  const std::string prefix = layer_prefix(index);
+  const std::string prefix = layer_prefix(layer);
   for (auto it = tensors.lower_bound(prefix); it != tensors.end() && it->first.starts_with(prefix); ++it)
-    it->second.file->drop(it->second.bytes);
+    work(it->second);
+}
+
+void Model::drop_layer(int64_t index) const {
+  each_stored(index, [](const StoredTensor& tensor) { tensor.file->drop(tensor.bytes); });
+}
+
+void Model::read_ahead_layer(int64_t index) const {
+  each_stored(index, [](const StoredTensor& tensor) { tensor.file->read_ahead(tensor.bytes); });
 }
 
 void Model::drop_embedding() const {

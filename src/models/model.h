@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,8 @@ class Model {
   std::unique_ptr<DecoderLayer> load_layer(int64_t index) const;
   // The pages of the layer's stored tensors, or of the embedding, stop counting as resident.
   void drop_layer(int64_t index) const;
+  // Has the system read the layer's stored tensors from the disk meanwhile.
+  void read_ahead_layer(int64_t index) const;
   void drop_embedding() const;
   at::Tensor final_norm(const at::Tensor& hidden) const { return final_norm_(hidden); }
   // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32 in chunks of the vocabulary; no more than a chunk of
@@ -69,6 +72,7 @@ class Model {
   at::Tensor logits(const at::Tensor& normed) const;
 
  private:
+  void each_stored(int64_t layer, const std::function<void(const StoredTensor&)>& work) const;
   const Family& family_;
   DecoderSpec spec_;
   Weights weights_;

@@ -10,6 +10,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 namespace {
 
+constexpr size_t kNamesMax = 10;
+
 Json options_of(const QuantizeJob& job, const Model& model) {
   const SolveOptions& solve = job.solve;
   return {{"method", job.method},
@@ -58,6 +60,46 @@ Json job_identity(const QuantizeJob& job, const Prepared& ready) {
   identity["config"] = {{"config.json", digest(ready.checkpoint->config().dump())}};
   identity["weights"] = ready.digests.empty() ? stamps_of(*ready.checkpoint) : Json(ready.digests);
   return identity;
+}
+
+Json statistics_identity(const Json& job) {
+  Json identity = job;
+  Json& options = identity.at("options");
+  Json kept;
+  for (const char* option : {"batch", "lanes", "dtype", "treat-as-tied", "skip-scan"})
+    kept[option] = options.at(option);
+  options = kept;
+  return identity;
+}
+
+std::vector<std::string> identity_differences(const Json& was, const Json& is) {
+  std::vector<std::string> found;
+  for (const auto& [section, values] : is.items()) {
+    const Json& before = was.contains(section) ? was.at(section) : Json();
+    if (before == values) continue;
+    std::vector<std::string> names;
+    for (const auto& [key, value] : values.items()) {
+      if (!before.is_object() || !before.contains(key)) {
+        names.push_back(key + " is new");
+      } else if (before.at(key) != value) {
+        // Digests say nothing to a reader.
+        const bool plain = section == "options" || section == "program";
+        names.push_back(plain ? str(key, " was ", before.at(key).dump(), " and is ", value.dump())
+                              : key + " changed");
+      }
+    }
+    if (before.is_object()) {
+      for (const auto& [key, value] : before.items()) {
+        if (!values.contains(key)) names.push_back(key + " is gone");
+      }
+    }
+    const size_t shown = std::min(names.size(), kNamesMax);
+    std::string line = section + ": ";
+    for (size_t i = 0; i < shown; ++i) line += (i == 0 ? "" : ", ") + names[i];
+    if (shown < names.size()) line += str(" and ", names.size() - shown, " more");
+    found.push_back(line);
+  }
+  return found;
 }
 
 }  // namespace gramian

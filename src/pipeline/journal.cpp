@@ -7,13 +7,12 @@
 #include "base/error.h"
 #include "formats/checkpoint.h"
 #include "formats/json.h"
+#include "pipeline/job_identity.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
 using Json = Journal::Json;
 namespace {
-
-constexpr size_t kNamesMax = 10;
 
 std::string numbered(const char* what, size_t layer) {
   char text[64];
@@ -24,37 +23,6 @@ std::string numbered(const char* what, size_t layer) {
 Error busy(const fs::path& output) {
   return {ErrorKind::invalid_argument, output.string(), "another job is writing this output",
           "wait for it, or name another output"};
-}
-
-// What differs between two identities, one phrase each.
-std::vector<std::string> differences(const Json& was, const Json& is) {
-  std::vector<std::string> found;
-  for (const auto& [section, values] : is.items()) {
-    const Json& before = was.contains(section) ? was.at(section) : Json();
-    if (before == values) continue;
-    std::vector<std::string> names;
-    for (const auto& [key, value] : values.items()) {
-      if (!before.is_object() || !before.contains(key)) {
-        names.push_back(key + " is new");
-      } else if (before.at(key) != value) {
-        // Digests say nothing to a reader.
-        const bool plain = section == "options" || section == "program";
-        names.push_back(plain ? str(key, " was ", before.at(key).dump(), " and is ", value.dump())
-                              : key + " changed");
-      }
-    }
-    if (before.is_object()) {
-      for (const auto& [key, value] : before.items()) {
-        if (!values.contains(key)) names.push_back(key + " is gone");
-      }
-    }
-    const size_t shown = std::min(names.size(), kNamesMax);
-    std::string line = section + ": ";
-    for (size_t i = 0; i < shown; ++i) line += (i == 0 ? "" : ", ") + names[i];
-    if (shown < names.size()) line += str(" and ", names.size() - shown, " more");
-    found.push_back(line);
-  }
-  return found;
 }
 
 bool is_there(const fs::path& path) { return fs::exists(path); }
@@ -74,7 +42,7 @@ void Journal::refuse_busy(const fs::path& output) {
 }
 
 Journal::Journal(const fs::path& output, const Json& identity, Unfinished unfinished, Log& log)
-    : output_(plain_path(output)), folder_(folder_of(output)), log_(log) {
+    : output_(plain_path(output)), folder_(folder_of(output)), identity_(identity), log_(log) {
   made_ = make_folders(folder_);
   lock();
   const fs::path job = folder_ / "job.json";
@@ -91,7 +59,8 @@ Journal::Journal(const fs::path& output, const Json& identity, Unfinished unfini
     sync_directory(folder_.parent_path());
     return;
   }
-  const std::vector<std::string> changes = differences(parse_json(read_text(job), job.string()), identity);
+  const std::vector<std::string> changes =
+      identity_differences(parse_json(read_text(job), job.string()), identity);
   if (!changes.empty()) {
     std::string all;
     for (const std::string& change : changes) all += "\n  " + change;

@@ -41,6 +41,7 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
+  const Json& identity() const noexcept { return identity_; }
   std::filesystem::path staging() const { return folder_ / "output"; }
   // The records of the layers that are finished, from the first on.
   const std::vector<Json>& layers() const noexcept { return layers_; }
@@ -67,6 +68,7 @@ class Journal {
   void lock();
   void read_layers();
   std::filesystem::path output_, folder_, made_;
+  Json identity_;
   Log& log_;
   std::unique_ptr<FileLock> lock_;
   std::vector<Json> layers_;

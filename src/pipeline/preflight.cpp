@@ -39,6 +39,11 @@ class Preflight {
     problems_.check([&] { ready_.method = &find_method(job_.method); });
     problems_.check([&] { dtype = parse_dtype(job_.dtype); });
     problems_.check([&] { refuse_output(job_); });
+    problems_.check([&] {
+      if (job_.statistics.empty() || job_.sequential == Sequential::none) return;
+      throw Error(ErrorKind::invalid_argument, "--statistics",
+                  "statistics of quantized layers serve one job only", "add --sequential none");
+    });
     problems_.check([&] { ready_.checkpoint = std::make_shared<const Checkpoint>(job_.source); });
     if (ready_.checkpoint != nullptr && problems_.check([&] { refuse_quantized(*ready_.checkpoint); })) {
       check_model(dtype);

@@ -131,9 +131,17 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   const bool discard = job.force && !job.resume;
   Journal journal(job.output, job_identity(job, ready), discard ? Unfinished::discard : Unfinished::go_on,
                   log);
+  std::optional<StatisticsFile> statistics;
+  if (method.needs_hessian && fs::exists(job.statistics)) {
+    statistics.emplace(job.statistics, statistics_identity(journal.identity()));
+    log.info("statistics are taken from " + job.statistics.string());
+  }
   const auto work = [&] {
     QuantizeRun run(job, model, plan, journal, telemetry, pool, log);
-    if (method.needs_hessian) {
+    if (statistics) {
+      run.from_statistics(*statistics, rows);
+    } else if (method.needs_hessian) {
+      if (!job.statistics.empty()) run.keep_statistics();
       run.calibrated(rows, calibrator);
     } else {
       run.plain_rounding();

@@ -30,6 +30,8 @@ struct QuantizeJob {
   int lanes = 1;
   std::string dtype = "auto";
   Sequential sequential = Sequential::subset;
+  // With Sequential::none: read from this file when it exists, else written to it (pipeline/statistics_file.h). Empty: neither.
+  std::filesystem::path statistics;
   BudgetOptions budget;  // without `scratch` waiting activations go beside the output
   // Experts with fewer tokens are rounded plainly.
   int64_t min_expert_tokens = 1;

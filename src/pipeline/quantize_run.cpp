@@ -4,6 +4,7 @@
 
 #include "base/interrupt.h"
 #include "base/resources.h"
+#include "pipeline/job_identity.h"
 #include "pipeline/verify.h"
 
 namespace gramian {
@@ -85,6 +86,7 @@ void QuantizeRun::calibrated(const RowSet& rows, const CalibratorOptions& option
   batches_ = calibrator.batches();
   for (size_t i = take_input(calibrator); i < plan_.layers.size(); ++i) {
     const auto layer = model_.load_layer(static_cast<int64_t>(i));
+    if (i + 1 < plan_.layers.size()) model_.read_ahead_layer(static_cast<int64_t>(i) + 1);
     if (i < done_.size()) {
       run_finished(i, *layer, calibrator);
     } else {
@@ -94,7 +96,45 @@ void QuantizeRun::calibrated(const RowSet& rows, const CalibratorOptions& option
   }
 }
 
+void QuantizeRun::keep_statistics() {
+  if (!done_.empty() && !StatisticsWriter::begun(job_.statistics)) {
+    log_.warn("the statistics of the finished layers were not kept: " + job_.statistics.string() +
+              " is not written");
+    return;
+  }
+  LayerInputs inputs;
+  for (size_t i = 0; i < plan_.layers.size(); ++i) inputs.push_back(inputs_of(i));
+  new_statistics_ = std::make_unique<StatisticsWriter>(
+      job_.statistics, statistics_identity(journal_.identity()).dump(), inputs);
+  for (size_t i = 0; i < done_.size(); ++i) new_statistics_->keep(i);
+}
+
+void QuantizeRun::from_statistics(const StatisticsFile& statistics, const RowSet& rows) {
+  tokens_ = rows.tokens;
+  for (size_t i = done_.size(); i < plan_.layers.size(); ++i) {
+    begin_layer();
+    for (std::vector<Linear>& modules : inputs_of(i)) {
+      throw_if_interrupted();
+      progress_.update(static_cast<double>(i), modules[0].name);
+      std::vector<Linear*> readers;
+      for (Linear& module : modules) readers.push_back(&module);
+      solve_pause(i, statistics.read(readers));
+    }
+    finish_layer(nullptr);
+  }
+}
+
+std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
+  std::vector<std::vector<Linear>> inputs;
+  for (const auto& names : model_.module_names(static_cast<int64_t>(layer))) {
+    std::vector<Linear>& modules = inputs.emplace_back();
+    for (const std::string& name : names) modules.push_back(plan_.find(layer, name)->linear);
+  }
+  return inputs;
+}
+
 void QuantizeRun::finish() {
+  if (new_statistics_) new_statistics_->finish();
   output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()},
                  model_.tied_on_request());
   double seconds = 0;
@@ -203,6 +243,7 @@ void QuantizeRun::finish_layer(Calibrator* calibrator) {
   const size_t layer = done_.size();
   timed(now_.stages["journal"], [&] {
     output_.sync();
+    if (new_statistics_) new_statistics_->sync();
     if (calibrator != nullptr && layer + 1 < plan_.layers.size()) keep_input(layer + 1, *calibrator);
   });
   now_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - layer_start_).count();
@@ -236,6 +277,7 @@ void QuantizeRun::keep_input(size_t layer, Calibrator& calibrator) {
 }
 
 void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
+  if (new_statistics_) new_statistics_->write(statistics);
   const int64_t columns = statistics.modules[0]->in_features;
   if (statistics.tokens < columns) {
     // The counts of experts differ, and one line is enough for all.
@@ -379,6 +421,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   for (const LayerRecord& layer : done_) total.add(layer);
   json["linear_multiplications"] = total.linear_multiplications;
   json["sequential"] = to_text(job_.sequential);
+  json["statistics"] = job_.statistics.empty() ? Json(nullptr) : Json(job_.statistics.string());
   json["activations_parked_bytes"] = total.parked_bytes;
   json["fallbacks"] = total.fallbacks;
   json["min_expert_tokens"] = job_.min_expert_tokens;

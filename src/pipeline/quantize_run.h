@@ -19,6 +19,7 @@
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
 #include "pipeline/solve_module.h"
+#include "pipeline/statistics_file.h"
 #include "pipeline/telemetry.h"
 
 namespace gramian {
@@ -32,6 +33,10 @@ class QuantizeRun {
               Telemetry& telemetry, ThreadPool& pool, Log& log);
   void plain_rounding();
   void calibrated(const RowSet& rows, const CalibratorOptions& options);
+  // calibrated() writes all statistics there too.
+  void keep_statistics();
+  // With the statistics of an earlier job instead of a forward.
+  void from_statistics(const StatisticsFile& statistics, const RowSet& rows);
   Json report(const RowSet& rows, const Method& method) const;
   // Completes the checkpoint and reads it back.
   void finish();
@@ -50,6 +55,7 @@ class QuantizeRun {
   // The batches go through a layer whose weights are stored.
   void run_finished(size_t index, DecoderLayer& layer, Calibrator& calibrator);
   void run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator);
+  std::vector<std::vector<Linear>> inputs_of(size_t layer) const;
   void begin_layer();
   // What the layer wrote is on the disk before its record is.
   void finish_layer(Calibrator* calibrator);
@@ -71,6 +77,7 @@ class QuantizeRun {
   ThreadPool& pool_;
   Log& log_;
   OutputFolder output_;
+  std::unique_ptr<StatisticsWriter> new_statistics_;
   Progress progress_;
   std::vector<LayerRecord> done_;
   LayerRecord now_;  // of the layer in work

@@ -1,6 +1,8 @@
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -125,6 +127,25 @@ TEST_F(FileTest, CopiesFilesOfAnySize) {
             ErrorKind::invalid_argument);
 }
 
+TEST_F(FileTest, ReadAheadBringsPagesIntoTheCache) {
+  const fs::path path = root_ / "file";
+  write_bytes(path, std::string(size_t{1} << 20, 'x'));
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  ::fsync(fd);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  const MappedFile file(path);
+  const auto cached = [&] {
+    std::vector<unsigned char> pages(256);
+    ::mincore(const_cast<std::byte*>(file.bytes().data()), size_t{1} << 20, pages.data());
+    return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+  };
+  file.read_ahead(file.bytes());
+  for (int i = 0; i < 1000 && cached() < 256; ++i) ::usleep(1000);
+  EXPECT_EQ(cached(), 256);
+  file.read_ahead({});
+  ::close(fd);
+}
+
 TEST_F(FileTest, StagedFolderAppearsOnCommit) {
   fs::create_directories(root_ / "deep" / "er");
   for (const char* name : {"out", "deep/er/out", "slash/"}) {
@@ -228,7 +249,8 @@ TEST_F(FileTest, StagedFolderRefusesLinksAndNoName) {
   for (const bool replace : {false, true}) {
     EXPECT_EQ(error_of([&] { StagedDirectory(root_ / "link", replace, root_ / "work"); }).kind(),
               ErrorKind::invalid_argument);
-    EXPECT_EQ(error_of([&] { StagedDirectory("", replace, root_ / "work"); }).kind(), ErrorKind::invalid_argument);
+    EXPECT_EQ(error_of([&] { StagedDirectory("", replace, root_ / "work"); }).kind(),
+              ErrorKind::invalid_argument);
   }
   EXPECT_TRUE(fs::is_symlink(root_ / "link"));
 }

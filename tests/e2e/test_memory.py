@@ -4,7 +4,7 @@ import re
 import unittest
 
 import gramian_e2e as e2e
-from gramian_e2e import TinyMixture, TinyModel, digests, expected_tensors, random_rows, read_model, write_rows
+from gramian_e2e import TinyMixture, TinyModel, digests, expected_tensors, random_rows, read_model, read_safetensors, write_rows
 
 MIB = 1 << 20
 
@@ -103,6 +103,26 @@ class Waiting(e2e.GramianTestCase):
         self.assertEqual(found["layer"]["model.layers.0.mlp.down_proj.B"], found["none"]["model.layers.0.mlp.down_proj.B"])
         self.assertEqual(len({found[order][later].data for order in found}), 3)
 
+
+    def test_statistics_file(self):
+        """Statistics of the original model serve other settings, with the bytes of a job of its own."""
+        file = self.path("statistics")
+        flags = ("--sequential", "none")
+        base, _ = self.job(*flags, name="base")
+        out, first = self.job(*flags, "--statistics", file, name="first")
+        self.assertEqual(weights(out), weights(base))
+        self.assertEqual(first["statistics"], str(file))
+        self.assertEqual(read_safetensors(file)["model.layers.1.mlp.down_proj.tokens"].values(), [96 * 200])
+        before = file.read_bytes()
+        out, again = self.job(*flags, "--statistics", file, name="again")
+        self.assertEqual((weights(out), again["linear_multiplications"]), (weights(base), 0))
+        base, _ = self.job(*flags, "--mse", 0, "--group-size", -1, name="other-base")
+        out, _ = self.job(*flags, "--mse", 0, "--group-size", -1, "--statistics", file, name="other")
+        self.assertEqual(weights(out), weights(base))
+        self.assertEqual(file.read_bytes(), before)
+        self.refused_job(self.model, *flags, "--batch", 5, "--statistics", file, calibration=self.rows, says=["batch was 4 and is 5", file])
+        self.refused_job(self.model, *flags, "--batch", 4, "--statistics", self.rows, calibration=self.rows, says=["holds no statistics"])
+        self.refused_job(self.model, "--statistics", file, calibration=self.rows, says=["--statistics", "--sequential none"])
 
 class Mixtures(e2e.GramianTestCase):
     @classmethod

@@ -120,6 +120,23 @@ class Interrupted(e2e.GramianTestCase):
                     for key in ("modules", "linear_multiplications", "fallbacks", "tokens", "batches", "weight_bytes"):
                         self.assertEqual(report[key], base[key], key)
 
+    def test_statistics_are_kept(self):
+        flags = ("--sequential", "none", "--statistics")
+        expected, _ = self.unbroken(*flags, self.path("s0"))
+        out = self.path("out")
+        self.stop(out, *flags, self.path("s1"))
+        report, _ = self.go_on(out, *flags, self.path("s1"))
+        self.assertGreaterEqual(report["resumed_at_layer"], 2)
+        self.assertEqual(content(out), content(expected))
+        self.assertEqual(self.path("s1").read_bytes(), self.path("s0").read_bytes())
+        # Those of finished layers are not taken again.
+        out = self.path("lost")
+        self.stop(out, *flags, self.path("s2"))
+        shutil.rmtree(self.path("s2.partial"))
+        _, messages = self.go_on(out, *flags, self.path("s2"))
+        self.assertIn("s2 is not written", messages)
+        self.assertFalse(self.path("s2").exists())
+
     def test_signals(self):
         expected, _ = self.unbroken()
         for number in (signal.SIGINT, signal.SIGTERM):
