@@ -12,6 +12,7 @@
 #include "pipeline/budget.h"
 #include "pipeline/rows.h"
 #include "solve/quantized.h"
+#include "stats/accumulation.h"
 
 namespace gramian {
 
@@ -30,7 +31,8 @@ struct QuantizeJob {
   int lanes = 1;
   std::string dtype = "auto";
   Sequential sequential = Sequential::subset;
-  BudgetOptions budget;  // without `scratch` waiting activations go beside the output
+  AccumulationSettings accumulation;  // `gptqmodel` is set by quantize()
+  BudgetOptions budget;               // without `scratch` waiting activations go beside the output
   // Experts with fewer tokens are rounded plainly.
   int64_t min_expert_tokens = 1;
   bool dry_run = false;  // plan, write nothing
