@@ -75,12 +75,12 @@ asan: setup ## all tests with address and undefined-behaviour checks (build-debu
 	@cmake --build build-debug -j $(JOBS)
 	@$(CTEST) --test-dir build-debug
 
-# LibTorch's OpenMP runtime is not instrumented, so only the layers without LibTorch are checked for races.
+# LibTorch's OpenMP runtime is not instrumented, so only the lowest layers and the statistics are checked for races.
 .PHONY: tsan
-tsan: setup ## the tests of base and kernels with data race checks (build-tsan)
+tsan: setup ## the tests of base, kernels and stats with data race checks (build-tsan)
 	@$(call configure,tsan,build-tsan)
 	@cmake --build build-tsan -j $(JOBS) --target race_tests
-	@$(CTEST) --test-dir build-tsan -R '^unit\.(base|kernels)$$' --no-tests=error
+	@$(CTEST) --test-dir build-tsan -R '^unit\.(base|kernels|stats)$$' --no-tests=error
 
 .PHONY: format
 format: setup ## format our sources in place

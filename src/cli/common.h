@@ -71,5 +71,6 @@ void add_inspect(CLI::App& app);
 void add_demo(CLI::App& app);
 void add_report(CLI::App& app);
 void add_verify(CLI::App& app);
+void add_bench(CLI::App& app);
 
 }  // namespace gramian::cli

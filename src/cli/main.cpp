@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   gramian::cli::add_generate(app);
   gramian::cli::add_report(app);
   gramian::cli::add_verify(app);
+  gramian::cli::add_bench(app);
   gramian::catch_interrupts();
   try {
     app.parse(argc, argv);

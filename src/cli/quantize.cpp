@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cli/accumulation.h"
 #include "cli/common.h"
 #include "pipeline/method.h"
 
@@ -19,6 +20,7 @@ struct Flags {
   std::string activations = "auto";
   std::string sequential = "subset";
   RowFlags rows;
+  AccumulationFlags accumulation;
 };
 
 int parse_lanes(const std::string& text) {
@@ -75,6 +77,7 @@ void run(Flags& flags, const Common& common) {
   job.lanes = parse_lanes(flags.lanes);
   job.compat_gptqmodel = !flags.compat.empty();
   job.sequential = parse_sequential(flags.sequential);
+  job.accumulation = flags.accumulation.settings();
   job.budget.activations = parse_activations(flags.activations);
   if (!flags.memory.empty()) {
     job.budget.memory_bytes = parse_bytes(flags.memory);
@@ -139,6 +142,7 @@ void add_quantize(CLI::App& app) {
       "--statistics", job.statistics,
       "With --sequential none: keep the statistics of the original model in this file, or take them from it "
       "where it is there, so that other settings need no other forward");
+  add_accumulation_flags(verb, flags->accumulation);
   verb.add_option("--memory", flags->memory,
                   "Most memory the job may take, like 1.5GiB; it changes how batches wait, never the result");
   verb.add_option(

@@ -213,7 +213,8 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
       rows.begin(), rows.begin() + std::min<int64_t>(calibrator.batch, static_cast<int64_t>(rows.size())));
   for (size_t i = 0; i < modules.layers.size(); ++i) {
     const auto [found, fresh] = known.emplace(layer_signature(modules, i), kinds.size());
-    if (fresh) kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules));
+    if (fresh)
+      kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules, calibrator.accumulation));
     kind_of.push_back(found->second);
   }
   const SolveSpeed speed = measure_solve(model, modules, solve, pool);

@@ -135,11 +135,14 @@ class Collected {
     if (modules_.empty()) modules_ = pause.modules;
     GRAMIAN_CHECK(modules_ == pause.modules, "batches paused at different modules");
   }
-  void add(int lane, int lanes, const Pause& pause, ThreadPool& pool) {
+  void add(int lane, const CalibratorOptions& options, const Pause& pause, ThreadPool& pool) {
     meet(pause);
     {
       const std::lock_guard lock(mutex_);
-      if (!sums_) sums_ = std::make_unique<HessianAccumulator>(pause.input.size(-1), lanes);
+      if (!sums_) {
+        sums_ = std::make_unique<HessianAccumulator>(pause.input.size(-1), options.lanes,
+                                                     options.accumulation, options.log);
+      }
     }
     double seconds = 0;
     timed(seconds, [&] { sums_->add(lane, pause.input, &pool); });
@@ -311,7 +314,7 @@ class Calibrator::LayerRun {
   void take(int lane, size_t batch, const Pause& pause, Collected& collected) {
     if (!with_statistics_) return collected.meet(pause);
     try {
-      collected.add(lane, options_.lanes, pause, *calibrator_.pools_[static_cast<size_t>(lane)]);
+      collected.add(lane, options_, pause, *calibrator_.pools_[static_cast<size_t>(lane)]);
     } catch (const Error& error) {
       const int64_t token = first_bad_token(pause.input);
       if (error.kind() != ErrorKind::numerical || token < 0) throw;

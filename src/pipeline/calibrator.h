@@ -13,6 +13,7 @@
 
 #include "base/parallel.h"
 #include "models/model.h"
+#include "stats/accumulation.h"
 #include "tensor/activations.h"
 
 namespace gramian {
@@ -44,6 +45,8 @@ struct CalibratorOptions {
   std::filesystem::path spill = {};
   // Experts of a mixture whose weights and statistics are in memory at one time. The results are the same bytes.
   int64_t expert_wave = 8;
+  AccumulationSettings accumulation = {};
+  Log* log = nullptr;  // gets the warnings of `accumulation`; may be null
 };
 
 // What is known of one pause once every batch has reached it.

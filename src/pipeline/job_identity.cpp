@@ -14,22 +14,27 @@ constexpr size_t kNamesMax = 10;
 
 Json options_of(const QuantizeJob& job, const Model& model) {
   const SolveOptions& solve = job.solve;
-  return {{"method", job.method},
-          {"group-size", solve.grid.group_size},
-          {"mse", solve.grid.mse},
-          {"damp-percent", solve.damp_percent},
-          {"damp-step", solve.damp_step},
-          {"static-groups", solve.static_groups},
-          {"compat", job.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr)},
-          {"batch", job.batch},
-          {"lanes", job.lanes},
-          {"dtype", c10::toString(model.dtype())},
-          {"sequential", to_text(job.sequential)},
-          {"min-expert-tokens", job.min_expert_tokens},
-          {"skip-unfit", job.skip_unfit},
-          {"skip-scan", job.skip_scan},
-          {"treat-as-tied", job.treat_as_tied},
-          {"shard-bytes", job.shard_bytes_max}};
+  return {
+      {"method", job.method},
+      {"group-size", solve.grid.group_size},
+      {"mse", solve.grid.mse},
+      {"damp-percent", solve.damp_percent},
+      {"damp-step", solve.damp_step},
+      {"static-groups", solve.static_groups},
+      {"compat", job.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr)},
+      {"batch", job.batch},
+      {"lanes", job.lanes},
+      {"dtype", c10::toString(model.dtype())},
+      {"sequential", to_text(job.sequential)},
+      {"hessian-input-dtype", to_text(job.accumulation.input)},
+      {"staging-dtype", job.accumulation.staging ? Json(to_text(*job.accumulation.staging)) : Json(nullptr)},
+      {"chunk-size", job.accumulation.chunk_size},
+      {"chunk-bytes", job.accumulation.chunk_bytes},
+      {"min-expert-tokens", job.min_expert_tokens},
+      {"skip-unfit", job.skip_unfit},
+      {"skip-scan", job.skip_scan},
+      {"treat-as-tied", job.treat_as_tied},
+      {"shard-bytes", job.shard_bytes_max}};
 }
 
 Json rows_of(const RowSet& set) {
@@ -66,7 +71,8 @@ Json statistics_identity(const Json& job) {
   Json identity = job;
   Json& options = identity.at("options");
   Json kept;
-  for (const char* option : {"batch", "lanes", "dtype", "treat-as-tied", "skip-scan"})
+  for (const char* option : {"batch", "lanes", "dtype", "hessian-input-dtype", "staging-dtype", "chunk-size",
+                             "chunk-bytes", "treat-as-tied", "skip-scan"})
     kept[option] = options.at(option);
   options = kept;
   return identity;

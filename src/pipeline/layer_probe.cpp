@@ -32,8 +32,8 @@ PauseProbe describe(const std::vector<Linear*>& modules) {
   return probe;
 }
 
-double statistics_seconds(const at::Tensor& input) {
-  HessianAccumulator sums(input.size(-1), 1);
+double statistics_seconds(const at::Tensor& input, const AccumulationSettings& accumulation) {
+  HessianAccumulator sums(input.size(-1), 1, accumulation);
   const Clock clock;
   try {
     sums.add(0, input);
@@ -45,7 +45,8 @@ double statistics_seconds(const at::Tensor& input) {
 }
 
 // The pauses inside a mixture, from its first expert, and the seconds that the statistics of all its rows take.
-double describe_experts(const Pause& pause, double live_per_token, at::ScalarType type, LayerProbe& layer) {
+double describe_experts(const Pause& pause, double live_per_token, at::ScalarType type,
+                        const AccumulationSettings& accumulation, LayerProbe& layer) {
   const std::shared_ptr<Expert> expert = pause.experts->open(0);
   const std::vector<std::vector<Linear*>> groups = expert->pauses();
   int64_t weights = 0;
@@ -53,7 +54,7 @@ double describe_experts(const Pause& pause, double live_per_token, at::ScalarTyp
     for (const Linear* module : group) weights += module->in_features * module->out_features;
   }
   const double rows = static_cast<double>(pause.routing.experts.size(1));
-  const double once = statistics_seconds(pause.input) * rows;
+  const double once = statistics_seconds(pause.input, accumulation) * rows;
   double seconds = 0;
   for (const auto& group : groups) {
     PauseProbe probe = describe(group);
@@ -68,7 +69,8 @@ double describe_experts(const Pause& pause, double live_per_token, at::ScalarTyp
   return seconds;
 }
 
-LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<TokenRow>& rows) {
+LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<TokenRow>& rows,
+                    const AccumulationSettings& accumulation) {
   tensor::ActivationStore store(1, {});
   const BatchContext context = model.context(rows);
   const auto tokens = static_cast<double>(context.tokens);
@@ -94,12 +96,13 @@ LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<T
     if (pause == nullptr) break;
     const double live = static_cast<double>(store.live_bytes(0)) / tokens;
     if (pause->experts != nullptr) {
-      probe.statistics_seconds_per_token += describe_experts(*pause, live, model.dtype(), probe) / tokens;
+      probe.statistics_seconds_per_token +=
+          describe_experts(*pause, live, model.dtype(), accumulation, probe) / tokens;
       continue;
     }
     probe.pauses.push_back(describe(pause->modules));
     probe.pauses.back().live_per_token = live;
-    probe.statistics_seconds_per_token += statistics_seconds(pause->input) / tokens;
+    probe.statistics_seconds_per_token += statistics_seconds(pause->input, accumulation) / tokens;
   } while (true);
   return probe;
 }
@@ -125,7 +128,7 @@ std::string layer_signature(const QuantizePlan& plan, size_t index) {
 }
 
 LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
-                       const QuantizePlan& plan) {
+                       const QuantizePlan& plan, const AccumulationSettings& accumulation) {
   const tensor::InferenceScope inference;
   std::vector<TokenRow> part;
   size_t room = kProbeTokens;
@@ -136,8 +139,8 @@ LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<Toke
   }
   const auto layer = model.load_layer(index);
   // The first run reads the weights from disk.
-  run_rows(model, *layer, part);
-  LayerProbe probe = run_rows(model, *layer, part);
+  run_rows(model, *layer, part, accumulation);
+  LayerProbe probe = run_rows(model, *layer, part, accumulation);
   const auto mixture = std::find_if(probe.pauses.begin(), probe.pauses.end(),
                                     [](const PauseProbe& pause) { return pause.expert; });
   if (mixture != probe.pauses.end()) probe.weight_bytes -= mixture->repeats * mixture->expert_weight_bytes;

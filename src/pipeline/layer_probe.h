@@ -9,6 +9,7 @@
 #include "models/model.h"
 #include "pipeline/plan.h"
 #include "solve/quantized.h"
+#include "stats/accumulation.h"
 
 namespace gramian {
 
@@ -38,7 +39,7 @@ std::string layer_signature(const QuantizePlan& plan, size_t index);
 
 // Runs at most 2,048 tokens of `rows`, which are to be one batch of the job.
 LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
-                       const QuantizePlan& plan);
+                       const QuantizePlan& plan, const AccumulationSettings& accumulation);
 
 // Seconds by size, from two small solves of one of the model's own weights.
 struct SolveSpeed {

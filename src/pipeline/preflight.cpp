@@ -8,6 +8,7 @@
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
 #include "pipeline/source_scan.h"
+#include "stats/gram.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -37,7 +38,8 @@ class Preflight {
   Prepared run() {
     at::ScalarType dtype = at::kFloat;
     problems_.check([&] { ready_.method = &find_method(job_.method); });
-    problems_.check([&] { dtype = parse_dtype(job_.dtype); });
+    const bool known = problems_.check([&] { dtype = parse_dtype(job_.dtype); });
+    if (known) problems_.check([&] { resolve_on_cpu(job_.accumulation, dtype); });
     problems_.check([&] { refuse_output(job_); });
     problems_.check([&] {
       if (job_.statistics.empty() || job_.sequential == Sequential::none) return;

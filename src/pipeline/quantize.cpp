@@ -24,6 +24,7 @@ QuantizeJob with_rules(QuantizeJob job) {
     job.solve.grid.one_sided_range = true;
     job.solve.clear_dead_columns = true;
     job.solve.fill_zero_groups = true;
+    job.accumulation.gptqmodel = true;
   }
   return job;
 }
@@ -108,8 +109,12 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   const Model& model = *ready.model;
   const QuantizePlan& plan = ready.plan;
   const RowSet& rows = ready.rows;
-  CalibratorOptions calibrator{
-      .batch = job.batch, .lanes = job.lanes, .threads = pool.threads(), .sequential = job.sequential};
+  CalibratorOptions calibrator{.batch = job.batch,
+                               .lanes = job.lanes,
+                               .threads = pool.threads(),
+                               .sequential = job.sequential,
+                               .accumulation = job.accumulation,
+                               .log = &log};
   std::optional<BudgetPlan> budget;
   if (method.needs_hessian) {
     budget = plan_memory(job, model, plan, rows, calibrator, pool);

@@ -12,6 +12,7 @@
 #include "pipeline/budget.h"
 #include "pipeline/rows.h"
 #include "solve/quantized.h"
+#include "stats/accumulation.h"
 
 namespace gramian {
 
@@ -32,7 +33,8 @@ struct QuantizeJob {
   Sequential sequential = Sequential::subset;
   // With Sequential::none: read from this file when it exists, else written to it (pipeline/statistics_file.h). Empty: neither.
   std::filesystem::path statistics;
-  BudgetOptions budget;  // without `scratch` waiting activations go beside the output
+  AccumulationSettings accumulation;  // `gptqmodel` is set by quantize()
+  BudgetOptions budget;               // without `scratch` waiting activations go beside the output
   // Experts with fewer tokens are rounded plainly.
   int64_t min_expert_tokens = 1;
   bool dry_run = false;  // plan, write nothing

@@ -6,6 +6,7 @@
 #include "base/resources.h"
 #include "pipeline/job_identity.h"
 #include "pipeline/verify.h"
+#include "stats/gram.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -422,6 +423,14 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   json["linear_multiplications"] = total.linear_multiplications;
   json["sequential"] = to_text(job_.sequential);
   json["statistics"] = job_.statistics.empty() ? Json(nullptr) : Json(job_.statistics.string());
+  if (method.needs_hessian) {
+    const AccumulationSettings& sums = job_.accumulation;
+    json["hessian_input_dtype"] = to_text(sums.input);
+    json["staging_dtype"] = sums.staging ? Json(to_text(*sums.staging)) : Json(nullptr);
+    json["chunk_size"] = sums.chunk_size > 0 ? Json(sums.chunk_size) : Json(nullptr);
+    json["chunk_bytes"] = sums.chunk_bytes > 0 ? Json(sums.chunk_bytes) : Json(nullptr);
+    json["hessian_products"] = resolve_on_cpu(sums, model_.dtype()).bf16_products ? "bfloat16" : "float32";
+  }
   json["activations_parked_bytes"] = total.parked_bytes;
   json["fallbacks"] = total.fallbacks;
   json["min_expert_tokens"] = job_.min_expert_tokens;

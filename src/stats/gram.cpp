@@ -13,8 +13,6 @@
 namespace gramian {
 namespace {
 
-constexpr int64_t kChunkRows = 2048;
-constexpr int64_t kChunkBytes = 4 << 20;  // of widened or gathered rows
 // Width of the column blocks of LibTorch's lower triangle. The blocks on the diagonal are computed in full: narrower
 // saves more of the product, wider multiplies faster.
 constexpr int64_t kBlock = 512;
@@ -28,21 +26,29 @@ bool kernels_read(const at::Tensor& x) {
          (x.stride(1) == 1 || x.size(1) == 1);
 }
 
-gram::Rows rows_of(const at::Tensor& x) {
-  return {.type = tensor::dtype_of(x),
-          .data = x.const_data_ptr(),
-          .stride = x.stride(0),
-          .count = x.size(0),
-          .columns = x.size(1)};
+gram::Rows rows_of(const TokenPiece& piece) {
+  return {.type = tensor::dtype_of(piece.x),
+          .data = piece.x.const_data_ptr(),
+          .stride = piece.x.stride(0),
+          .index = piece.index,
+          .count = piece.count,
+          .columns = piece.x.size(1)};
 }
 
-// work(rows, first) on x as it is where the kernels can read that, else on copies of a few rows as fp32.
-void in_chunks(const at::Tensor& x, bool as_it_is, const auto& work) {
-  if (as_it_is) return work(x, int64_t{0});
-  const int64_t step = std::clamp<int64_t>(kChunkBytes / (4 * x.size(1)), 1, kChunkRows);
-  for (int64_t first = 0; first < x.size(0); first += step) {
-    work(x.slice(0, first, std::min(first + step, x.size(0))).to(at::kFloat).contiguous(), first);
-  }
+// In place where the form reads the rows as they are, else copies: LibTorch's in fp32.
+PieceRule rule_for(const TokenBatch& batch, const Accumulation& how, GramForm form) {
+  PieceRule rule{.chunk_rows = how.chunk_rows, .round_to_bf16 = how.round_to_bf16};
+  const at::ScalarType type = batch.rows().scalar_type();
+  if (form == GramForm::libtorch || type == at::kDouble) rule.copy_as = at::kFloat;
+  if (form == GramForm::libtorch) return rule;
+  if (how.round_to_bf16) rule.copy_as = at::kBFloat16;
+  if (!rule.copy_as && !kernels_read(batch.rows())) rule.copy_as = type;
+  return rule;
+}
+
+// fp32 products of bf16 rows: the level below widens them.
+CpuLevel level_for(const Accumulation& how) {
+  return how.bf16_products ? cpu_level() : std::min(cpu_level(), CpuLevel::avx512_vnni);
 }
 
 // task(slot, part) for every part; parts of one slot run one after another.
@@ -57,9 +63,11 @@ void run_parts(ThreadPool* pool, int64_t parts, const std::function<void(int64_t
   });
 }
 
+int threads_of(const ThreadPool* pool) { return pool == nullptr ? 1 : pool->threads(); }
+
 // A thread that lost its core for a while leaves a part to the others; more parts pack more columns twice.
 int64_t parts_for(const ThreadPool* pool, double multiply_adds) {
-  const int64_t threads = pool == nullptr ? 1 : pool->threads();
+  const int64_t threads = threads_of(pool);
   return threads == 1 || multiply_adds < kWorthThreads ? 1 : 2 * threads;
 }
 
@@ -68,7 +76,7 @@ int64_t first_of_kernels(const gram::Rows& rows, ThreadPool* pool) {
   std::vector<int64_t> found(static_cast<size_t>(parts), -1);
   run_parts(pool, parts, [&](int64_t, int64_t part) {
     const int64_t begin = rows.count * part / parts, end = rows.count * (part + 1) / parts;
-    const int64_t first = first_non_finite(cpu_level(), rows.slice(begin, end - begin));
+    const int64_t first = gram::first_non_finite(cpu_level(), rows.slice(begin, end - begin));
     if (first >= 0) found[static_cast<size_t>(part)] = begin + first;
   });
   const auto first = std::find_if(found.begin(), found.end(), [](int64_t row) { return row >= 0; });
@@ -92,6 +100,17 @@ void add_lower_blocks(const at::Tensor& sum, const at::Tensor& x) {
   }
 }
 
+void add_batched_blocks(const at::Tensor& sum, const at::Tensor& x) {
+  const int64_t blocks = sum.size(0), width = sum.size(1), columns = x.size(1);
+  at::Tensor padded = x;
+  if (columns != blocks * width) {
+    padded = x.new_zeros({x.size(0), blocks * width});
+    padded.slice(1, 0, columns).copy_(x);
+  }
+  const at::Tensor columns_first = padded.reshape({x.size(0), blocks, width}).permute({1, 2, 0});
+  sum.baddbmm_(columns_first, columns_first.transpose(1, 2));
+}
+
 void mirror_blocks(const at::Tensor& sum) {
   const int64_t columns = sum.size(0);
   for (int64_t begin = 0; begin < columns; begin += kBlock) {
@@ -110,6 +129,27 @@ GramForm gram_form(const at::Tensor& x) {
   return x.is_cpu() && cpu_level() >= CpuLevel::avx2 ? GramForm::kernels : GramForm::libtorch;
 }
 
+bool multiplies_bf16(const at::Tensor& x) { return x.is_cpu() && cpu_level() >= CpuLevel::avx512_bf16; }
+
+Accumulation resolve(const AccumulationSettings& settings, const TokenBatch& batch, Log* log) {
+  const at::Tensor& x = batch.rows();
+  return resolve(settings,
+                 {.activations = tensor::dtype_of(x),
+                  .columns = x.size(1),
+                  .device = x.device().str(),
+                  .bf16_products = multiplies_bf16(x)},
+                 log);
+}
+
+Accumulation resolve_on_cpu(const AccumulationSettings& settings, at::ScalarType activations) {
+  Accumulation how = resolve(
+      settings,
+      {.activations = tensor::dtype_of(activations), .bf16_products = cpu_level() >= CpuLevel::avx512_bf16},
+      nullptr);
+  how.chunk_rows = 0;
+  return how;
+}
+
 GramWorkspaces::GramWorkspaces() = default;
 GramWorkspaces::~GramWorkspaces() = default;
 gram::Workspace* GramWorkspaces::get(int threads) {
@@ -120,29 +160,61 @@ gram::Workspace* GramWorkspaces::get(int threads) {
   return workspaces_.get();
 }
 
-std::optional<int64_t> first_non_finite(const at::Tensor& x, ThreadPool* pool, GramForm form) {
+std::optional<int64_t> first_non_finite(const TokenBatch& batch, ThreadPool* pool, GramForm form) {
   std::optional<int64_t> found;
-  in_chunks(x, form == GramForm::kernels && kernels_read(x), [&](const at::Tensor& chunk, int64_t first) {
+  batch.for_each_piece(rule_for(batch, {}, form), [&](const TokenPiece& piece) {
     if (found) return;
     const int64_t row =
-        form == GramForm::kernels ? first_of_kernels(rows_of(chunk), pool) : first_of_libtorch(chunk);
-    if (row >= 0) found = first + row;
+        form == GramForm::kernels ? first_of_kernels(rows_of(piece), pool) : first_of_libtorch(piece.x);
+    if (row >= 0) found = piece.place(row);
   });
   return found;
 }
 
-void add_gram(const at::Tensor& sum, const at::Tensor& x, GramWorkspaces& workspaces, ThreadPool* pool,
-              GramForm form) {
-  in_chunks(x, form == GramForm::kernels && kernels_read(x), [&](const at::Tensor& chunk, int64_t) {
-    if (form == GramForm::libtorch) return add_lower_blocks(sum, chunk);
-    const gram::Rows rows = rows_of(chunk);
+void add_gram(const at::Tensor& sum, const TokenBatch& batch, const Accumulation& how,
+              GramWorkspaces& workspaces, ThreadPool* pool, GramForm form) {
+  batch.for_each_piece(rule_for(batch, how, form), [&](const TokenPiece& piece) {
+    if (form == GramForm::libtorch) return add_lower_blocks(sum, piece.x);
+    const gram::Rows rows = rows_of(piece);
     const auto columns = static_cast<double>(rows.columns);
     const int64_t parts = parts_for(pool, static_cast<double>(rows.count) * columns * columns / 2);
-    gram::Workspace* const workspace = workspaces.get(pool == nullptr ? 1 : pool->threads());
+    gram::Workspace* const workspace = workspaces.get(threads_of(pool));
     run_parts(pool, parts, [&](int64_t slot, int64_t part) {
-      add_lower(cpu_level(), rows, gram::part_begin(rows.columns, parts, part),
-                gram::part_begin(rows.columns, parts, part + 1), sum.mutable_data_ptr<float>(), sum.stride(0),
-                workspace[slot]);
+      gram::add_lower(level_for(how), rows, gram::part_begin(rows.columns, parts, part),
+                      gram::part_begin(rows.columns, parts, part + 1), sum.mutable_data_ptr<float>(),
+                      sum.stride(0), workspace[slot]);
+    });
+  });
+}
+
+void add_diagonal_blocks(const at::Tensor& sum, const TokenBatch& batch, const Accumulation& how,
+                         GramWorkspaces& workspaces, ThreadPool* pool, GramForm form) {
+  const int64_t blocks = sum.size(0);
+  batch.for_each_piece(rule_for(batch, how, form), [&](const TokenPiece& piece) {
+    if (form == GramForm::libtorch) return add_batched_blocks(sum, piece.x);
+    const gram::Rows rows = rows_of(piece);
+    const auto work = static_cast<double>(rows.count * rows.columns * gram::kBlockWidth);
+    const int64_t parts = std::min(parts_for(pool, work), blocks);
+    gram::Workspace* const workspace = workspaces.get(threads_of(pool));
+    run_parts(pool, parts, [&](int64_t slot, int64_t part) {
+      gram::add_blocks(level_for(how), rows, blocks * part / parts, blocks * (part + 1) / parts,
+                       sum.mutable_data_ptr<float>(), workspace[slot]);
+    });
+  });
+}
+
+void add_column_squares(const at::Tensor& sum, const TokenBatch& batch, ThreadPool* pool, GramForm form) {
+  batch.for_each_piece(rule_for(batch, {}, form), [&](const TokenPiece& piece) {
+    if (form == GramForm::libtorch) {
+      sum.add_(piece.x.to(at::kDouble).square_().sum(0));
+      return;
+    }
+    const gram::Rows rows = rows_of(piece);
+    const int64_t parts =
+        std::min(parts_for(pool, kScanCost * static_cast<double>(rows.count * rows.columns)), rows.columns);
+    run_parts(pool, parts, [&](int64_t, int64_t part) {
+      gram::add_column_squares(cpu_level(), rows, rows.columns * part / parts,
+                               rows.columns * (part + 1) / parts, sum.mutable_data_ptr<double>());
     });
   });
 }

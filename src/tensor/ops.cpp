@@ -68,12 +68,13 @@ at::ScalarType scalar_type(DType dtype) {
   throw Error(ErrorKind::unsupported, "", str("no tensor type for ", dtype_name(dtype)));
 }
 
-DType dtype_of(const at::Tensor& tensor) {
+DType dtype_of(at::ScalarType type) {
   for (int i = 0; i <= static_cast<int>(DType::f8_e8m0); ++i) {
-    if (scalar_type(static_cast<DType>(i)) == tensor.scalar_type()) return static_cast<DType>(i);
+    if (scalar_type(static_cast<DType>(i)) == type) return static_cast<DType>(i);
   }
-  throw Error(ErrorKind::unsupported, "", str("no file type for ", c10::toString(tensor.scalar_type())));
+  throw Error(ErrorKind::unsupported, "", str("no file type for ", c10::toString(type)));
 }
+DType dtype_of(const at::Tensor& tensor) { return dtype_of(tensor.scalar_type()); }
 
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType type) { return at::zeros(shape, type); }
 at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) { return at::empty(shape, type); }

@@ -16,6 +16,7 @@ namespace gramian::tensor {
 
 // Same size, same meaning. Throws unsupported for types that LibTorch lacks.
 at::ScalarType scalar_type(DType dtype);
+DType dtype_of(at::ScalarType type);
 DType dtype_of(const at::Tensor& tensor);
 
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType type);

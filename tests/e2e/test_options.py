@@ -148,6 +148,42 @@ class Quantize(e2e.GramianTestCase):
         self.assertEqual(len(set(found.values())), 3)
         self.assertEqual(found[self.base_report["dtype"]], weights(self.base))  # auto is one of them
 
+    def test_accumulation(self):
+        """How Hessians are summed shows in the losses; what cannot be is refused before work."""
+        def losses(*flags, name="out"):
+            _, report = self.job(*flags, "--force", name=name)
+            return [module["loss"] for module in report["modules"]], report
+
+        plain, report = losses("--dtype", "float32")
+        self.assertEqual([report[key] for key in ("hessian_input_dtype", "staging_dtype", "chunk_size", "chunk_bytes", "hessian_products")],
+                         ["auto", None, None, None, "float32"])
+        rounded, report = losses("--dtype", "float32", "--staging-dtype", "bfloat16")
+        self.assertNotEqual(rounded, plain)
+        self.assertEqual(report["staging_dtype"], "bfloat16")
+        self.assertEqual(report["stderr"].count("staging_dtype bfloat16 rounds"), 1, report["stderr"])
+        for flags, keys in ((("--chunk-size", 7), ("chunk_size", 7)), (("--chunk-bytes", "4kB"), ("chunk_bytes", 4000))):
+            chunked, report = losses("--dtype", "float32", *flags)
+            self.assertNotEqual(chunked, plain)
+            self.assertEqual(report[keys[0]], keys[1])
+        float32, report = losses("--dtype", "bfloat16", "--hessian-input-dtype", "float32")
+        self.assertEqual(report["hessian_products"], "float32")
+        bfloat16, report = losses("--dtype", "bfloat16", "--hessian-input-dtype", "bfloat16")
+        has = "avx512_bf16" in self.report("inspect", "--cpu")["cpu_level"]
+        self.assertEqual(report["hessian_products"], "bfloat16" if has else "float32")
+        self.assertEqual(bfloat16 != float32, has)
+        self.assertEqual(report["stderr"].count("has no bf16 products"), 0 if has else 1, report["stderr"])
+        compat = ("--compat", "gptqmodel", "--dtype", "float32")
+        self.assertEqual(losses(*compat)[0], losses(*compat, "--staging-dtype", "bfloat16")[0])
+
+    def test_accumulation_that_cannot_be(self):
+        for flags, says in ((("--hessian-input-dtype", "bfloat16", "--dtype", "float32"), ("float32", "--staging-dtype")),
+                            (("--hessian-input-dtype", "bfloat16", "--dtype", "bfloat16", "--compat", "gptqmodel"), ("GPT-QModel",)),
+                            (("--hessian-input-dtype", "bfloat16", "--dtype", "bfloat16", "--staging-dtype", "float32"), ("contradicts",)),
+                            (("--hessian-input-dtype", "float8"), ("float8", "auto, float32 or bfloat16")),
+                            (("--staging-dtype", "float16"), ("float16",)),
+                            (("--chunk-bytes", "many"), ("many",)), (("--chunk-size", "-1"), ("--chunk-size",))):
+            self.refused_job(self.model, "--method", "qqq", *flags, calibration=self.rows, says=says)
+
     def test_compat(self):
         """The other tool's rules: channel scales from the weights, cleared dead columns, groups of zeros that are filled."""
         self.assertIsNone(self.base_report["compat"])
@@ -193,7 +229,8 @@ class Quantize(e2e.GramianTestCase):
         for verb, flags in {
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
-                             "--activations", "--scratch", "--min-expert-tokens", "--dry-run", *forward, *rows],
+                             "--activations", "--scratch", "--min-expert-tokens", "--dry-run", "--hessian-input-dtype", "--staging-dtype",
+                             "--chunk-size", "--chunk-bytes", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
                 "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
@@ -202,7 +239,7 @@ class Quantize(e2e.GramianTestCase):
             known = set(re.findall(r"--[a-z][a-z-]+", result.out))
             self.assertEqual(known - {"--help"}, {*flags, *common}, verb)
         result = self.ok("--help")
-        for verb in ("quantize", "eval", "logits", "inspect", "demo", "report", "verify"):
+        for verb in ("quantize", "eval", "logits", "inspect", "demo", "report", "verify", "bench"):
             self.assertIn(verb, result.out)
         self.assertIn("3 verify found problems", result.out)
         self.assertRegex(self.ok("--version").out, r"^gramian \d+\.\d+\.\d+\n$")

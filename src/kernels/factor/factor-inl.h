@@ -128,13 +128,13 @@ GRAMIAN_TARGET inline void multiply_upper(const float* transposed, float* rows) 
 }
 
 // The block's own panels, from last to first: U on and right of the diagonal tiles, Rᵀ left of them. The last tile has
-// `last` rows. `transposed` holds one tile a panel.
-GRAMIAN_TARGET bool finish_diagonal(float* block, int64_t panels, int64_t last, bool inverse,
-                                    float* transposed) {
+// `last` rows. `transposed` becomes the panels of Uᵀ: [kBlock][kPanel] for each.
+GRAMIAN_TARGET bool finish_diagonal(float* block, int64_t panels, int64_t last, float* transposed) {
+  alignas(64) float upper[kPanel * kPanel];
   for (int64_t s = panels - 1; s >= 0; --s) {
     const int64_t below = (s + 1) * kPanel;
     float* const own = block + s * kPanel * kBlock;
-    for (int64_t p = 0; p < (inverse ? panels : s + 1); ++p) {
+    for (int64_t p = 0; p < panels; ++p) {
       float* const panel = block + p * kPanel * kBlock;
       float* const out = panel + s * kPanel * kPanel;
       if (p <= s) {
@@ -143,23 +143,29 @@ GRAMIAN_TARGET bool finish_diagonal(float* block, int64_t panels, int64_t last, 
         square<Store::negative>(own + below * kPanel, panel + below * kPanel, (p + 1) * kPanel - below, out);
       }
     }
-    float* const upper = transposed + s * kPanel * kPanel;
     if (!invert_tile(own + s * kPanel * kPanel, s + 1 == panels ? last : kPanel, upper)) return false;
-    for (int64_t p = 0; p < (inverse ? panels : s); ++p) {
+    for (int64_t p = 0; p < panels; ++p) {
       if (p != s) multiply_upper(upper, block + p * kPanel * kBlock + s * kPanel * kPanel);
+    }
+  }
+  for (int64_t s = 0; s < panels; ++s) {
+    for (int64_t column = s * kPanel; column < panels * kPanel; ++column) {
+      const float* const from = block + column / kPanel * kPanel * kBlock + column % kPanel;
+      float* const to = transposed + (s * kBlock + column) * kPanel;
+      for (int64_t r = 0; r < kPanel; ++r) to[r] = from[(s * kPanel + r) * kPanel];
     }
   }
   return true;
 }
 
-// Any other panel of the same rows.
-GRAMIAN_TARGET void finish_panel(const float* block, int64_t panels, const float* transposed, float* panel) {
-  for (int64_t s = panels - 1; s >= 0; --s) {
-    const int64_t below = (s + 1) * kPanel;
-    float* const rows = panel + s * kPanel * kPanel;
-    square<Store::subtract>(block + s * kPanel * kBlock + below * kPanel, panel + below * kPanel,
-                            panels * kPanel - below, rows);
-    multiply_upper(transposed + s * kPanel * kPanel, rows);
+// Any other panel of the same rows: U times them, in place, since a row needs itself and the ones after it.
+GRAMIAN_TARGET void finish_panel(const float* transposed, int64_t panels, float* panel) {
+  for (int64_t s = 0; s < panels; ++s) {
+    for (int64_t i = 0; i < kPanel; i += kTileRows) {
+      const int64_t row = s * kPanel + i;
+      row_tile<Store::sum>(transposed + (s * kBlock + row) * kPanel + i, panel + row * kPanel,
+                           panels * kPanel - row, panel + row * kPanel, kPanel, kPanel);
+    }
   }
 }
 

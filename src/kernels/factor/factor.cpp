@@ -87,6 +87,8 @@ Functions functions(CpuLevel level) {
 }
 
 int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+// Of a block of rows, and of its own U, transposed.
+int64_t packed_floats(int64_t columns) { return (panels_of(columns) * kPanel + kBlock) * kBlock; }
 
 void run(ThreadPool* pool, double multiply_adds, int64_t count, const std::function<void(int64_t)>& task) {
   if (pool != nullptr && multiply_adds >= kWorthThreads) return pool->run(count, task);
@@ -107,11 +109,14 @@ class Elimination {
         stride_(stride),
         inverse_(inverse),
         pool_(pool),
-        packed_(new (std::align_val_t{64}) float[panels_of(columns) * kPanel * kBlock]) {}
+        packed_(new (std::align_val_t{64}) float[packed_floats(columns)]),
+        transposed_(packed_.get() + panels_of(columns) * kPanel * kBlock) {}
 
   bool run_all() {
-    for (int64_t begin = (columns_ - 1) / kBlock * kBlock; begin >= 0; begin -= kBlock) {
-      if (!finish_rows(begin, std::min(begin + kBlock, columns_))) return false;
+    // Whole blocks from the last panel on; what is left over is the top one, with nothing above it to update.
+    for (int64_t end = panels_of(columns_), first = 0; end > 0; end = first) {
+      first = std::max<int64_t>(0, end - kBlock / kPanel);
+      if (!finish_rows(first * kPanel, std::min(end * kPanel, columns_))) return false;
     }
     return true;
   }
@@ -125,7 +130,7 @@ class Elimination {
     const int64_t all = inverse_ ? panels_of(columns_) : first + panels;
     for (int64_t p = first; p < first + panels; ++p) load(begin, end, p);
     const int64_t last = end - begin - (panels - 1) * kPanel;
-    if (!kernels_.finish_diagonal(panel(first), panels, last, inverse_, transposed_)) return false;
+    if (!kernels_.finish_diagonal(panel(first), panels, last, transposed_)) return false;
     for (int64_t p = first; p < first + panels; ++p) store(begin, end, p, first);
     const int64_t others = all - panels;
     const auto rows = static_cast<double>(panels * kPanel);
@@ -134,7 +139,7 @@ class Elimination {
           for (int64_t i = task * kSpread; i < std::min((task + 1) * kSpread, others); ++i) {
             const int64_t p = i < first ? i : i + panels;
             load(begin, end, p);
-            kernels_.finish_panel(panel(first), panels, transposed_, panel(p));
+            kernels_.finish_panel(transposed_, panels, panel(p));
             store(begin, end, p, first);
           }
         });
@@ -197,7 +202,7 @@ class Elimination {
   bool inverse_;
   ThreadPool* pool_;
   std::unique_ptr<float[], AlignedDelete> packed_;
-  alignas(64) float transposed_[kBlock * kPanel];
+  float* transposed_;  // the block's U, in the same memory
 };
 
 }  // namespace
@@ -211,7 +216,7 @@ bool factors(CpuLevel level, float* a, int64_t columns, int64_t stride, ThreadPo
 }
 
 int64_t workspace_bytes(int64_t columns) noexcept {
-  return panels_of(columns) * kPanel * kBlock * static_cast<int64_t>(sizeof(float)) +
+  return packed_floats(columns) * static_cast<int64_t>(sizeof(float)) +
          static_cast<int64_t>(sizeof(Elimination));
 }
 

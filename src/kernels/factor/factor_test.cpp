@@ -256,7 +256,7 @@ TEST(FactorKernel, BothFunctionsAgreeOnWhatFactors) {
 
 TEST(FactorKernel, WorkspaceIsAPackedBlockOfRows) {
   EXPECT_GE(workspace_bytes(4096), 4 * 4096 * kBlock);
-  EXPECT_LE(workspace_bytes(4096), 4 * (4096 + kPanel) * kBlock + (64 << 10));
+  EXPECT_LE(workspace_bytes(4096), 4 * (4096 + kPanel + kBlock) * kBlock + (64 << 10));
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+"""`gramian bench` measures the kernels in use beside LibTorch. Times are never compared: other work may keep the machine busy."""
+import unittest
+
+import gramian_e2e as e2e
+
+KEYS = {"name", "dtype", "K", "T", "threads", "cpu_level", "ratio_vs_torch", "gflops", "peak_share", "error", "torch_error", "scaling"}
+
+
+class Bench(e2e.GramianTestCase):
+    def bench(self, *arguments, level=None):
+        environment = {"GRAMIAN_CPU_LEVEL": level} if level else None
+        result = self.ok("bench", *arguments, "--quick", "--json", environment=environment)
+        figures = result.json()
+        self.assertIsInstance(figures, list)
+        for figure in figures:
+            self.assertEqual(set(figure), KEYS)
+            self.assertGreater(figure["ratio_vs_torch"], 0)
+            self.assertGreater(figure["gflops"], 0)
+            self.assertTrue(0 < figure["error"] < 1e-4 and 0 < figure["torch_error"] < 1e-4, figure)
+            self.assertEqual(figure["scaling"] is None, figure["threads"] == 1)
+        return figures
+
+    def test_gram(self):
+        figures = self.bench("gram", "--K", "65,130", "--T", 33, "--threads", 2)
+        self.assertEqual([(f["name"], f["dtype"], f["K"], f["T"], f["threads"]) for f in figures],
+                         [(name, dtype, k, 33, threads) for k in (65, 130) for dtype in ("float32", "bfloat16")
+                          for name in ("gram", "gram_large_means") for threads in (1, 2)])
+        self.assertNotEqual(figures[0]["error"], figures[2]["error"])
+        one = self.bench("gram", "--K", 64, "--T", 7, "--threads", 1)
+        self.assertEqual({f["threads"] for f in one}, {1})
+
+    def test_factor(self):
+        figures = self.bench("factor", "--K", 97, "--threads", 1)
+        self.assertEqual([(f["name"], f["K"], f["T"]) for f in figures], [("factor", 97, 194), ("factor_damped", 97, 25)])
+
+    def test_the_level_in_use(self):
+        in_use = self.report("inspect", "--cpu")["cpu_level"]
+        for level in (None, "reference"):
+            for kernel in ("gram", "factor"):
+                figures = self.bench(kernel, "--K", 49, "--threads", 1, level=level)
+                self.assertEqual({f["cpu_level"] for f in figures}, {level or in_use})
+                self.assertEqual({f["peak_share"] is None for f in figures}, {(level or in_use) == "reference"})
+
+    def test_table(self):
+        lines = self.ok("bench", "gram", "--K", 48, "--T", 5, "--threads", 1, "--quick").out.splitlines()
+        self.assertEqual(lines[0].split()[0], "kernel")
+        self.assertEqual([line.split()[:4] for line in lines[1:]],
+                         [[name, dtype, "48", "5"] for dtype in ("float32", "bfloat16") for name in ("gram", "gram_large_means")])
+
+    def test_refusals(self):
+        self.refused("bench", says=("subcommand",))
+        self.refused("bench", "gram", "--K", 0, says=("--K",))
+        self.refused("bench", "factor", "--T", 5, says=("--T",))
+        for kernel in ("gram", "factor"):
+            text = self.ok("bench", kernel, "--help").out
+            for flag in ("--K", "--quick", "--json", "--threads"):
+                self.assertIn(flag, text)
+
+
+if __name__ == "__main__":
+    unittest.main()
