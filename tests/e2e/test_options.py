@@ -230,7 +230,7 @@ class Quantize(e2e.GramianTestCase):
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--dry-run", "--hessian-input-dtype", "--staging-dtype",
-                             "--chunk-size", "--chunk-bytes", *forward, *rows],
+                             "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
                 "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
@@ -434,13 +434,16 @@ class Eval(e2e.GramianTestCase):
 
     def test_logits_options(self):
         found = {}
-        for flags in ((), ("--dtype", "float32"), ("--dtype", "float16"), ("--batch", 2), ("--threads", 1)):
+        types = [("--dtype", name) for name in ("float32", "float16", "bfloat16")]
+        for flags in ((), *types, ("--batch", 2), ("--threads", 1)):
             out = self.path("logits.safetensors")
             document = self.report("logits", self.model, "--input", self.rows, "--output", out, *flags)
             self.assertEqual((document["rows"], document["length"], document["vocab"]), (10, 24, 300))
             found[flags] = (document["linear_multiplications"], read_safetensors(out)["logits"].data)
         self.assertEqual([found[key][0] for key in ((), ("--batch", 2))], [2 * 14, 5 * 14])
-        self.assertEqual(len({found[key][1] for key in ((), ("--dtype", "float32"), ("--dtype", "float16"))}), 3)
+        self.assertEqual(len({found[key][1] for key in types}), 3)
+        # auto: bf16 where the CPU multiplies it.
+        self.assertIn(found[()][1], (found[types[0]][1], found[types[2]][1]))
 
 
 if __name__ == "__main__":
