@@ -110,11 +110,12 @@ void OutputFile::close() {
 FileLock::FileLock(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) fail(path, "cannot create", errno);
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) {
+  // Some network file systems know no locks: there nobody is kept out.
+  const int error = ::flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+  if (error == 0 || error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS) {
     fd_ = fd;
     return;
   }
-  const int error = errno;
   ::close(fd);
   if (error != EWOULDBLOCK) fail(path, "cannot lock", error);
 }
