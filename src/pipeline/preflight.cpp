@@ -123,6 +123,8 @@ class Preflight {
       log_.warn(str("method ", ready_.method->name, " takes no calibration: ", job_.calibration->string(),
                     " is not read"));
     }
+    if (!ready_.method->needs_hessian && !job_.statistics.empty())
+      log_.warn(str("method ", ready_.method->name, " takes no statistics: --statistics is not used"));
     for (const std::string& name : ready_.plan.skipped())
       log_.info("left unquantized: " + name + ", " + ready_.plan.find(name)->skip_reason);
     if (const auto left_out = ready_.checkpoint->side_files().left_out; !left_out.empty()) {

@@ -98,15 +98,15 @@ void QuantizeRun::calibrated(const RowSet& rows, const CalibratorOptions& option
 }
 
 void QuantizeRun::keep_statistics() {
-  if (!done_.empty() && !StatisticsWriter::begun(job_.statistics)) {
+  const std::string identity = statistics_identity(journal_.identity()).dump();
+  if (!done_.empty() && !StatisticsWriter::begun(job_.statistics, identity)) {
     log_.warn("the statistics of the finished layers were not kept: " + job_.statistics.string() +
               " is not written");
     return;
   }
   LayerInputs inputs;
   for (size_t i = 0; i < plan_.layers.size(); ++i) inputs.push_back(inputs_of(i));
-  new_statistics_ = std::make_unique<StatisticsWriter>(
-      job_.statistics, statistics_identity(journal_.identity()).dump(), inputs);
+  new_statistics_ = std::make_unique<StatisticsWriter>(job_.statistics, identity, inputs);
   for (size_t i = 0; i < done_.size(); ++i) new_statistics_->keep(i);
 }
 

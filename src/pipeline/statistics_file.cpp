@@ -12,6 +12,7 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kIdentity = "identity";
+constexpr const char* kFileName = "model.safetensors";  // ModelWriter's
 
 std::vector<PlannedTensor> plan_tensors(size_t identity_bytes, const LayerInputs& inputs) {
   std::vector<PlannedTensor> plan;
@@ -37,6 +38,10 @@ fs::path made(const fs::path& folder) {
   return folder;
 }
 
+std::string_view text_of(const StoredTensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+}
+
 fs::path partial(fs::path file) { return file += ".partial"; }
 
 }  // namespace
@@ -49,7 +54,12 @@ StatisticsWriter::StatisticsWriter(fs::path file, const std::string& identity, c
   writer_.write(kIdentity, std::as_bytes(std::span(identity)));
 }
 
-bool StatisticsWriter::begun(const fs::path& file) { return fs::exists(partial(file)); }
+bool StatisticsWriter::begun(const fs::path& file, const std::string& identity) {
+  const fs::path begun = partial(file) / kFileName;
+  if (!fs::exists(begun)) return false;
+  const SafetensorsFile part(begun);
+  return part.contains(kIdentity) && text_of(part.tensor(kIdentity)) == identity;
+}
 
 void StatisticsWriter::keep(size_t layer) {
   for (const auto& modules : inputs_[layer]) {
@@ -69,7 +79,7 @@ void StatisticsWriter::write(const PauseStatistics& statistics) {
 
 void StatisticsWriter::finish() {
   writer_.finish();
-  fs::rename(folder_ / "model.safetensors", file_);
+  fs::rename(folder_ / kFileName, file_);
   fs::remove_all(folder_);
   sync_directory(fs::absolute(file_).parent_path());
 }
@@ -79,8 +89,7 @@ StatisticsFile::StatisticsFile(const fs::path& file, const Json& identity) : fil
     throw Error(ErrorKind::corrupt_data, file.string(), "holds no statistics of this program",
                 "name a file of --statistics, or one that does not exist");
   }
-  const auto bytes = file_.tensor(kIdentity).bytes;
-  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string text(text_of(file_.tensor(kIdentity)));
   const std::vector<std::string> changes = identity_differences(parse_json(text, file.string()), identity);
   if (changes.empty()) return;
   std::string all;

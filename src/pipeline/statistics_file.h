@@ -23,8 +23,8 @@ class StatisticsWriter {
  public:
   // Throws io.
   StatisticsWriter(std::filesystem::path file, const std::string& identity, const LayerInputs& inputs);
-  // Whether an unfinished job has left its part for `file`.
-  static bool begun(const std::filesystem::path& file);
+  // Whether an unfinished job of this identity has left its part for `file`.
+  static bool begun(const std::filesystem::path& file, const std::string& identity);
   // Takes layer `layer` as an earlier run has written it.
   void keep(size_t layer);
   void write(const PauseStatistics& statistics);
