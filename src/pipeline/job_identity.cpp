@@ -4,6 +4,7 @@
 
 #include "base/digest.h"
 #include "kernels/cpu_level.h"
+#include "stats/gram.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -11,6 +12,12 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr size_t kNamesMax = 10;
+
+// What the settings of sums come to for the model's activations: `compat` has its own rules for them.
+std::string products_of(const QuantizeJob& job, const Model& model) {
+  const Accumulation how = resolve_on_cpu(job.accumulation, model.dtype());
+  return str(how.bf16_products ? "bfloat16" : "float32", how.round_to_bf16 ? " of rounded rows" : "");
+}
 
 Json options_of(const QuantizeJob& job, const Model& model) {
   const SolveOptions& solve = job.solve;
@@ -30,6 +37,7 @@ Json options_of(const QuantizeJob& job, const Model& model) {
       {"staging-dtype", job.accumulation.staging ? Json(to_text(*job.accumulation.staging)) : Json(nullptr)},
       {"chunk-size", job.accumulation.chunk_size},
       {"chunk-bytes", job.accumulation.chunk_bytes},
+      {"hessian-products", products_of(job, model)},
       {"min-expert-tokens", job.min_expert_tokens},
       {"skip-unfit", job.skip_unfit},
       {"skip-scan", job.skip_scan},
@@ -71,8 +79,8 @@ Json statistics_identity(const Json& job) {
   Json identity = job;
   Json& options = identity.at("options");
   Json kept;
-  for (const char* option : {"batch", "lanes", "dtype", "hessian-input-dtype", "staging-dtype", "chunk-size",
-                             "chunk-bytes", "treat-as-tied", "skip-scan"})
+  for (const char* option : {"batch", "lanes", "dtype", "hessian-products", "chunk-size", "chunk-bytes",
+                             "treat-as-tied", "skip-scan"})
     kept[option] = options.at(option);
   options = kept;
   return identity;
