@@ -60,10 +60,11 @@ Json shared_inputs(const Model& model) {
     for (std::vector<std::string> group : model.family().modules(model.spec(), i)) {
       bool one_for_all = true;
       for (std::string& name : group) {
-        const size_t at = name.find("experts.");
+        // Not those of `shared_experts`.
+        const size_t at = name.find(".experts.");
         if (at == std::string::npos) continue;
-        one_for_all = name.compare(at, 10, "experts.0.") == 0;
-        if (one_for_all) name.replace(at, 10, "experts.*.");
+        one_for_all = name.compare(at, 11, ".experts.0.") == 0;
+        if (one_for_all) name.replace(at, 11, ".experts.*.");
       }
       const Json json = group;
       if (one_for_all && std::find(groups.begin(), groups.end(), json) == groups.end())

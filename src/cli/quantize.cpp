@@ -19,6 +19,7 @@ struct Flags {
   std::string memory;
   std::string activations = "auto";
   std::string sequential = "subset";
+  std::string experts = "routed";
   RowFlags rows;
   AccumulationFlags accumulation;
 };
@@ -78,6 +79,7 @@ void run(Flags& flags, const Common& common) {
   job.compat_gptqmodel = !flags.compat.empty();
   job.sequential = parse_sequential(flags.sequential);
   job.accumulation = flags.accumulation.settings();
+  job.all_experts = flags.experts == "all";
   job.budget.activations = parse_activations(flags.activations);
   if (!flags.memory.empty()) {
     job.budget.memory_bytes = parse_bytes(flags.memory);
@@ -143,6 +145,12 @@ void add_quantize(CLI::App& app) {
       "With --sequential none: keep the statistics of the original model in this file, or take them from it "
       "where it is there, so that other settings need no other forward");
   add_accumulation_flags(verb, flags->accumulation);
+  verb.add_option(
+          "--experts", flags->experts,
+          "Tokens that an expert's statistics are taken of: routed = those sent to it, all = every one; "
+          "the output is routed either way")
+      ->check(CLI::IsMember({"routed", "all"}))
+      ->capture_default_str();
   verb.add_option("--memory", flags->memory,
                   "Most memory the job may take, like 1.5GiB; it changes how batches wait, never the result");
   verb.add_option(

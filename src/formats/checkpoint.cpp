@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/problems.h"
+#include "formats/encoded_tensor.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -259,7 +260,8 @@ struct Checkpoint::State {
   Json config;
   Index index;
   std::vector<std::string> weight_files;
-  std::map<std::string, StoredTensor> tensors;
+  std::map<std::string, StoredTensor> stored;   // as the files name them
+  std::map<std::string, StoredTensor> tensors;  // values
 };
 
 Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>()) {
@@ -279,7 +281,9 @@ Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>(
   std::map<std::string, SafetensorsFile> files;
   problems.check([&] { files = open_shards(folder, state_->weight_files); });
   problems.refuse();
-  state_->tensors = merge(folder, files, state_->index.map);
+  state_->stored = merge(folder, files, state_->index.map);
+  state_->tensors = state_->stored;
+  fold_encoded(state_->tensors, state_->config, folder.string());
 }
 
 Checkpoint::~Checkpoint() = default;
@@ -321,7 +325,7 @@ std::vector<std::string> Checkpoint::index_faults() const {
   const Index& index = state_->index;
   if (index.map.empty()) return faults;
   uint64_t bytes = 0;
-  for (const auto& [name, tensor] : state_->tensors) {
+  for (const auto& [name, tensor] : state_->stored) {
     bytes += tensor.bytes.size();
     if (!index.map.contains(name)) {
       faults.push_back(str(kIndexName, ": does not name tensor ", quote_name(name), " of ",

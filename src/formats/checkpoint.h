@@ -36,6 +36,8 @@ class Checkpoint {
   const std::filesystem::path& folder() const noexcept;
   // config.json with its keys in file order.
   const nlohmann::ordered_json& config() const noexcept;
+  // What the folder holds as values: codes and scales of an encoding (formats/encoded_tensor.h) are one entry. Throws
+  // corrupt_data where they do not belong together.
   const std::map<std::string, StoredTensor>& tensors() const noexcept;
   bool contains(const std::string& name) const;
   // Throws corrupt_data naming the folder and the tensor.

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "formats/encoded_tensor.h"
 #include "formats/tokenizer/regex.h"
 
 namespace gramian::qqq {
@@ -52,6 +53,7 @@ nlohmann::ordered_json quantization_config(const ConfigFields& fields) {
 std::optional<int64_t> read_group_size(const nlohmann::ordered_json& config, const std::string& where) {
   if (!config.contains("quantization_config") || config.at("quantization_config").is_null())
     return std::nullopt;
+  if (is_decoded_source(config, where)) return std::nullopt;
   const auto& fields = config.at("quantization_config");
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::unsupported, where, "quantization_config: " + what,

@@ -21,7 +21,8 @@ struct ConfigFields {
 // The object as stored in config.json and, alone, in quantize_config.json.
 nlohmann::ordered_json quantization_config(const ConfigFields& fields);
 
-// Group size (-1 or 128) of a checkpoint's quantization_config, or nothing when `config` has none. Accepts the original
+// Group size (-1 or 128) of a checkpoint's quantization_config, or nothing when `config` has none, or one whose tensors are
+// decoded while they are read (formats/encoded_tensor.h). Accepts the original
 // project's three fields. Throws unsupported for another method or setting, naming `where`.
 std::optional<int64_t> read_group_size(const nlohmann::ordered_json& config, const std::string& where);
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "formats/encoded_tensor.h"
 #include "formats/json.h"
 #include "formats/safetensors_header.h"
 #include "tensor/ops.h"
@@ -100,7 +101,23 @@ uint64_t header_bytes(std::string_view bytes, const std::string& where) {
 
 }  // namespace
 
+int64_t StoredTensor::values() const noexcept {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+at::Tensor StoredTensor::matrix(int64_t index) const {
+  return encoding == nullptr ? to_tensor().select(0, index) : encoding->decode_matrix(index);
+}
+
+void StoredTensor::drop() const {
+  file->drop(bytes);
+  if (encoding != nullptr) encoding->scales.drop();
+}
+
 at::Tensor StoredTensor::to_tensor() const {
+  if (encoding != nullptr) return encoding->decode();
   if (dtype == DType::boolean &&
       std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
     throw Error(ErrorKind::corrupt_data, file ? file->path().string() : "",

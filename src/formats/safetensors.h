@@ -22,16 +22,26 @@ class Tensor;
 
 namespace gramian {
 
+struct TensorEncoding;  // formats/encoded_tensor.h
+
 // Bytes of one tensor inside a mapped file.
 struct StoredTensor {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of the values, with an encoding too
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;
+  std::span<const std::byte> bytes;  // with an encoding: of its codes
   std::shared_ptr<const MappedFile> file;
+  std::shared_ptr<const TensorEncoding>
+      encoding{};  // how a checkpoint stores values in fewer bits; none: as they are
 
-  // Zero-copy (the tensor keeps the mapping alive) when the bytes are aligned for the type, a copy otherwise.
-  // Throws corrupt_data for BOOL bytes other than 0 and 1.
+  int64_t values() const noexcept;
+
+  // Zero-copy (the tensor keeps the mapping alive) when the bytes are aligned for the type, a copy otherwise; decoded where
+  // there is an encoding. Throws corrupt_data for BOOL bytes other than 0 and 1.
   at::Tensor to_tensor() const;
+  // Entry `index` of the first dimension; no other one is decoded.
+  at::Tensor matrix(int64_t index) const;
+  // The pages of its bytes stop counting as resident.
+  void drop() const;
 };
 
 class SafetensorsFile {

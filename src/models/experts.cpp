@@ -30,16 +30,27 @@ ExpertRows::ExpertRows(const Routing& routing, int64_t experts) {
   }
   for (size_t e = 1; e < ends_.size(); ++e) ends_[e] += ends_[e - 1];
   tokens_ = order.floor_divide(top_k);
-  weights_ = routing.weights.reshape({-1, 1}).index_select(0, order);
+  if (routing.weights.defined()) weights_ = routing.weights.reshape({-1, 1}).index_select(0, order);
+  input_scale_ = routing.input_scale;
 }
 
 at::Tensor ExpertRows::gather(const at::Tensor& x, int64_t expert) const {
-  return x.index_select(0, tokens_.narrow(0, begin(expert), count(expert)));
+  const at::Tensor mine = tokens_of(expert), rows = x.index_select(0, mine);
+  return input_scale_.defined() ? rows.mul(input_scale_.index_select(0, mine).narrow(1, expert, 1)) : rows;
+}
+
+at::Tensor ExpertRows::all(const at::Tensor& x, int64_t expert) const {
+  return input_scale_.defined() ? x.mul(input_scale_.narrow(1, expert, 1)) : x;
+}
+
+at::Tensor ExpertRows::pick(const at::Tensor& out, int64_t expert) const {
+  return out.index_select(0, tokens_of(expert));
 }
 
 void ExpertRows::add(const at::Tensor& sum, const at::Tensor& out, int64_t expert) const {
-  const at::Tensor weighted = out.mul(weights_.narrow(0, begin(expert), count(expert)));
-  sum.index_add_(0, tokens_.narrow(0, begin(expert), count(expert)), weighted.to(sum.scalar_type()));
+  const at::Tensor weighted =
+      weights_.defined() ? out.mul(weights_.narrow(0, begin(expert), count(expert))) : out;
+  sum.index_add_(0, tokens_of(expert), weighted.to(sum.scalar_type()));
 }
 
 at::Tensor run_experts(const at::Tensor& x, const Routing& routing, ExpertBank& bank,

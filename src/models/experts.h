@@ -56,16 +56,22 @@ class ExpertRows {
   // Throws numerical for an expert outside [0, experts).
   ExpertRows(const Routing& routing, int64_t experts);
   int64_t count(int64_t expert) const { return ends_[static_cast<size_t>(expert) + 1] - begin(expert); }
-  // x [tokens, hidden] -> [count, hidden].
+  // What the expert reads of x [tokens, hidden]: [count, hidden].
   at::Tensor gather(const at::Tensor& x, int64_t expert) const;
+  // What it would read if every token went to it: [tokens, hidden].
+  at::Tensor all(const at::Tensor& x, int64_t expert) const;
+  // Its rows of what it made of all tokens: [tokens, hidden] -> [count, hidden].
+  at::Tensor pick(const at::Tensor& out, int64_t expert) const;
   // sum[token] += out[row] · weight, for every row of the expert; in sum's type, as transformers adds them.
   void add(const at::Tensor& sum, const at::Tensor& out, int64_t expert) const;
 
  private:
   int64_t begin(int64_t expert) const { return ends_[static_cast<size_t>(expert)]; }
+  at::Tensor tokens_of(int64_t expert) const { return tokens_.narrow(0, begin(expert), count(expert)); }
   std::vector<int64_t> ends_;  // [experts + 1]
   at::Tensor tokens_;          // i64 [tokens · k], sorted by expert, then token
-  at::Tensor weights_;         // [tokens · k, 1], same order
+  at::Tensor weights_;         // [tokens · k, 1], same order; undefined: all 1
+  at::Tensor input_scale_;     // [tokens, experts] or undefined
 };
 
 // The sum over each token's experts, added in the order of the experts. Adds the products made to `multiplications`.

@@ -1,13 +1,26 @@
 #include "models/family.h"
 
+#include <algorithm>
 #include <cmath>
-
-#include "models/mixture.h"
 
 namespace gramian {
 namespace {
 
 constexpr const char* kTied = "tie_word_embeddings";
+constexpr const char* kAttention = "self_attn.";
+constexpr const char* kLinearAttention = "linear_attn.";
+
+bool has_mixture(const DecoderSpec& spec, int64_t index) {
+  return !spec.mixture.empty() && spec.mixture[static_cast<size_t>(index)].router.experts > 0;
+}
+
+bool is_recurrent(const DecoderSpec& spec, int64_t index) {
+  return !spec.recurrent.empty() && spec.recurrent[static_cast<size_t>(index)];
+}
+
+std::string mlp_name(const DecoderSpec& spec, int64_t index) {
+  return has_mixture(spec, index) && !spec.mixture_name.empty() ? spec.mixture_name : spec.mlp_name;
+}
 
 // A multimodal file may declare a tied head at its top or inside, and some declare it at one place only.
 void unite_tied(const ConfigReader& config, const ConfigReader& text, nlohmann::ordered_json& merged) {
@@ -67,24 +80,50 @@ DecoderSpec describe_dense(const ConfigReader& config) {
   return spec;
 }
 
-std::vector<bool> read_sliding_layers(const ConfigReader& config, int64_t layers,
-                                      const std::function<bool(int64_t)>& otherwise) {
-  std::vector<bool> sliding;
+double read_eps(const ConfigReader& config, const std::string& key) {
+  const double eps = config.number(key);
+  if (eps < 0) config.fail(key, "must not be negative");
+  return eps;
+}
+
+void read_top_k(const ConfigReader& config, RouterSpec& router) {
+  router.top_k = config.integer("num_experts_per_tok");
+  if (router.experts > 0 && router.top_k > router.experts)
+    config.fail("num_experts_per_tok", str("must not exceed the ", router.experts, " experts"));
+}
+
+std::vector<std::string> read_layer_types(const ConfigReader& config, int64_t layers,
+                                          const std::vector<std::string>& known,
+                                          const std::function<std::string(int64_t)>& otherwise) {
+  std::vector<std::string> found;
   if (!config.has("layer_types")) {
-    for (int64_t i = 0; i < layers; ++i) sliding.push_back(otherwise(i));
-    return sliding;
+    for (int64_t i = 0; i < layers; ++i) found.push_back(otherwise(i));
+    return found;
   }
   const auto& types = config.json().at("layer_types");
   if (!types.is_array() || static_cast<int64_t>(types.size()) != layers)
     config.fail("layer_types", "must name the kind of every layer");
+  std::string all;
+  for (const std::string& kind : known) all += (all.empty() ? "" : ", ") + kind;
   for (const auto& type : types) {
     if (!type.is_string()) config.fail("layer_types", "must name the kind of every layer");
-    sliding.push_back(type == "sliding_attention");
-    if (type != "sliding_attention" && type != "full_attention") {
-      throw Error(ErrorKind::unsupported, config.where(), str("layer type '", type.get<std::string>(), "'"),
-                  "known: full_attention, sliding_attention");
+    found.push_back(type.get<std::string>());
+    if (std::find(known.begin(), known.end(), found.back()) == known.end()) {
+      throw Error(ErrorKind::unsupported, config.where(), str("layer type '", found.back(), "'"),
+                  "known: " + all);
     }
   }
+  return found;
+}
+
+std::vector<bool> read_sliding_layers(const ConfigReader& config, int64_t layers,
+                                      const std::function<bool(int64_t)>& otherwise) {
+  const std::string kFull = "full_attention", kSliding = "sliding_attention";
+  std::vector<bool> sliding;
+  for (const std::string& type : read_layer_types(config, layers, {kFull, kSliding}, [&](int64_t layer) {
+         return otherwise(layer) ? kSliding : kFull;
+       }))
+    sliding.push_back(type == kSliding);
   return sliding;
 }
 
@@ -125,39 +164,52 @@ void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
   }
 }
 
-namespace {
-
-// The mixture of layer `index`; 0 experts where it has an MLP.
-MixtureSpec mixture_of(const DecoderSpec& spec, int64_t index) {
-  return spec.mixture.empty() ? MixtureSpec{} : spec.mixture[static_cast<size_t>(index)];
+std::unique_ptr<Mixer> make_mixer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
+                                  int64_t index) {
+  if (is_recurrent(spec, index)) {
+    if (spec.delta_net)
+      return std::make_unique<GatedDeltaNet>(weights, prefix + kLinearAttention, *spec.delta_net);
+    return std::make_unique<KimiDeltaAttention>(weights, prefix + kAttention, *spec.kimi_delta);
+  }
+  if (spec.latent) return std::make_unique<LatentAttention>(weights, prefix + kAttention, *spec.latent);
+  return std::make_unique<Attention>(weights, prefix + kAttention,
+                                     spec.attention[static_cast<size_t>(index)]);
 }
 
-}  // namespace
+ModuleTree mixer_modules(const DecoderSpec& spec, int64_t index) {
+  if (is_recurrent(spec, index)) {
+    return spec.delta_net ? gated_delta_net_modules(kLinearAttention, *spec.delta_net)
+                          : kimi_delta_attention_modules(kAttention);
+  }
+  return spec.latent ? latent_attention_modules(kAttention, *spec.latent)
+                     : attention_modules(kAttention, spec.attention[static_cast<size_t>(index)]);
+}
+
+std::unique_ptr<Mlp> make_mlp(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
+                              int64_t index) {
+  const std::string name = prefix + mlp_name(spec, index);
+  if (has_mixture(spec, index))
+    return std::make_unique<Mixture>(weights, name, spec.mixture[static_cast<size_t>(index)]);
+  return std::make_unique<GatedMlp>(weights, name, spec.mlp);
+}
+
+ModuleTree mlp_modules(const DecoderSpec& spec, int64_t index) {
+  const std::string name = mlp_name(spec, index);
+  return has_mixture(spec, index) ? mixture_modules(name, spec.mixture[static_cast<size_t>(index)])
+                                  : gated_mlp_modules(name, spec.mlp);
+}
 
 std::unique_ptr<DecoderLayer> residual_layer(const DecoderSpec& spec, const Weights& weights,
                                              const std::string& prefix, int64_t index) {
-  const AttentionSpec& attention = spec.attention[static_cast<size_t>(index)];
-  const MixtureSpec mixture = mixture_of(spec, index);
-  std::unique_ptr<Mlp> mlp;
-  if (mixture.experts > 0) {
-    MlpSpec expert = spec.mlp;
-    expert.intermediate = mixture.intermediate;
-    mlp = std::make_unique<Mixture>(weights, prefix + "mlp.", expert, mixture);
-  } else {
-    mlp = std::make_unique<GatedMlp>(weights, prefix + "mlp.", spec.mlp);
-  }
-  return std::make_unique<ResidualLayer>(weights, prefix, attention, std::move(mlp), spec.norms);
+  const bool own_norms = is_recurrent(spec, index) && spec.recurrent_norms;
+  return std::make_unique<ResidualLayer>(
+      weights, prefix, spec.hidden, own_norms ? *spec.recurrent_norms : spec.norms,
+      make_mixer(spec, weights, prefix, index), make_mlp(spec, weights, prefix, index), spec.residual);
 }
 
-ModuleTree dense_modules(const DecoderSpec& spec, int64_t index) {
-  ModuleTree tree{{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {"self_attn.o_proj"}};
-  const auto add_mlp = [&](const std::string& prefix) {
-    tree.push_back({prefix + "gate_proj", prefix + "up_proj"});
-    tree.push_back({prefix + "down_proj"});
-  };
-  const MixtureSpec mixture = mixture_of(spec, index);
-  if (mixture.experts == 0) add_mlp("mlp.");
-  for (int64_t e = 0; e < mixture.experts; ++e) add_mlp(str("mlp.experts.", e, "."));
+ModuleTree layer_modules(const DecoderSpec& spec, int64_t index) {
+  ModuleTree tree = mixer_modules(spec, index);
+  for (auto& group : mlp_modules(spec, index)) tree.push_back(std::move(group));
   return tree;
 }
 

@@ -5,10 +5,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "models/blocks.h"
+#include "models/blocks/attention.h"
+#include "models/blocks/gated_delta_net.h"
+#include "models/blocks/kimi_delta_attention.h"
+#include "models/blocks/latent_attention.h"
+#include "models/blocks/layer.h"
+#include "models/blocks/mixture.h"
 #include "models/config.h"
 
 namespace gramian {
@@ -16,21 +22,28 @@ namespace gramian {
 struct DecoderSpec {
   int64_t hidden = 0;
   int64_t vocab = 0;
-  bool tied = false;                     // the head is the embedding
-  int64_t mtp_layers = 0;                // stored behind the last layer for multi-token prediction; not run
-  double embedding_scale = 1.0;          // of the embedding's rows, rounded to the model's dtype first
-  double logit_softcap = 0;              // logits become softcap · tanh(logit / softcap); 0: none
-  LayerNorms norms;                      // their spec is the final norm's too
-  std::vector<RopeSpec> ropes;           // rotary kinds, which the layers' attention chooses from
-  std::vector<AttentionSpec> attention;  // one per layer
+  bool tied = false;                   // the head is the embedding
+  int64_t mtp_layers = 0;              // stored behind the last layer for multi-token prediction; not run
+  double embedding_scale = 1.0;        // of the embedding's rows
+  bool round_embedding_scale = false;  // to the model's dtype, first
+  double logit_scale = 1.0;            // of the logits
+  double logit_softcap = 0;            // logits become softcap · tanh(logit / softcap); 0: none
+  LayerNorms norms;                    // their spec is the final norm's too
+  ResidualSpec residual;
+  std::vector<RopeSpec> ropes;                // rotary kinds, which the layers' attention chooses from
+  std::vector<AttentionSpec> attention;       // one per layer
+  std::optional<LatentAttentionSpec> latent;  // stands for them in every layer
+  // Layers whose mixer is a delta rule, of one of the two kinds; one entry per layer, empty: none.
+  std::vector<bool> recurrent;
+  std::optional<GatedDeltaNetSpec> delta_net;  // under `linear_attn`
+  std::optional<KimiDeltaSpec> kimi_delta;     // under `self_attn`
+  std::optional<LayerNorms> recurrent_norms;   // where these layers have others
   MlpSpec mlp;
-  std::vector<MixtureSpec> mixture;  // one per layer, 0 experts: the MLP; empty: MLPs everywhere
+  std::string mlp_name = "mlp.";
+  std::string mixture_name = "";     // of a mixture, where it differs
+  std::vector<MixtureSpec> mixture;  // one per layer, without experts: the MLP; empty: MLPs everywhere
   int64_t layers() const { return static_cast<int64_t>(attention.size()); }
 };
-
-// Linear layers of one decoder layer in the order of the forward's pauses; those of one entry read the same input. Names
-// are relative to the layer.
-using ModuleTree = std::vector<std::vector<std::string>>;
 
 struct Family {
   std::string model_type;    // config.json's "model_type"
@@ -41,8 +54,11 @@ struct Family {
   DecoderSpec (*read)(const ConfigReader& config);
   std::unique_ptr<DecoderLayer> (*layer)(const DecoderSpec& spec, const Weights& weights,
                                          const std::string& prefix, int64_t index);
+  // Of one layer; names are relative to it.
   ModuleTree (*modules)(const DecoderSpec& spec, int64_t index);
   std::vector<std::string> other_types = {};  // further values of "model_type"
+  // Fits the spec to the names that a checkpoint has, where those of a family differ. `prefix` begins those of the decoder.
+  void (*match_names)(DecoderSpec& spec, const Checkpoint& checkpoint, const std::string& prefix) = nullptr;
 
   // The spec that a config.json gives, its text_config if it has one.
   DecoderSpec describe(const ConfigReader& config) const;
@@ -56,6 +72,15 @@ std::vector<const Family*> all_families();
 DecoderSpec describe_sizes(const ConfigReader& config);
 // ...and with them one kind of rotary positions and hidden_act.
 DecoderSpec describe_dense(const ConfigReader& config);
+// An epsilon under `key`; throws corrupt_data for a missing or negative one.
+double read_eps(const ConfigReader& config, const std::string& key);
+// num_experts_per_tok, at most router.experts where there are any.
+void read_top_k(const ConfigReader& config, RouterSpec& router);
+// The kind of each layer: by layer_types, or where it is not given by `otherwise`. Throws unsupported for a kind that is not
+// among `known`.
+std::vector<std::string> read_layer_types(const ConfigReader& config, int64_t layers,
+                                          const std::vector<std::string>& known,
+                                          const std::function<std::string(int64_t layer)>& otherwise);
 // Whether each layer has a sliding window: by layer_types, or where it is not given by `otherwise`. Throws unsupported
 // for another kind of layer.
 std::vector<bool> read_sliding_layers(const ConfigReader& config, int64_t layers,
@@ -70,10 +95,17 @@ void read_qwen_windows(const ConfigReader& config, DecoderSpec& spec);
 // For families whose reference turns whole heads: partial_rotary_factor counts for nothing under plain rotary
 // positions, and is refused (unsupported) under the scaled kinds, which the reference cannot run with it.
 void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec);
+// The mixer of layer `index`, whose names begin with `prefix`.
+std::unique_ptr<Mixer> make_mixer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
+                                  int64_t index);
+ModuleTree mixer_modules(const DecoderSpec& spec, int64_t index);
+// The MLP or mixture of layer `index`, whose names begin with `prefix`.
+std::unique_ptr<Mlp> make_mlp(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
+                              int64_t index);
+ModuleTree mlp_modules(const DecoderSpec& spec, int64_t index);
 // One ResidualLayer from the spec.
 std::unique_ptr<DecoderLayer> residual_layer(const DecoderSpec& spec, const Weights& weights,
                                              const std::string& prefix, int64_t index);
-// {q, k, v}, {o}, and of the MLP or of each expert {gate, up}, {down}.
-ModuleTree dense_modules(const DecoderSpec& spec, int64_t index);
+ModuleTree layer_modules(const DecoderSpec& spec, int64_t index);
 
 }  // namespace gramian

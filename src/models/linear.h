@@ -31,12 +31,19 @@ class DenseLinear final : public LinearOp {
   at::Tensor bias_;
 };
 
-// Where a weight [out, in] lies in a checkpoint when it is not all of NAME.weight: rows of one matrix of a stack.
+// Linear layers in the order of a forward's pauses; those of one entry read the same input.
+using ModuleTree = std::vector<std::vector<std::string>>;
+
+// Where a weight [out, in] and its bias lie in a checkpoint when they are not all of NAME.weight and NAME.bias: rows
+// first_row, first_row + row_step ... of one matrix of a stack.
 struct StoredWeight {
   std::string tensor;          // empty: NAME.weight
-  std::vector<int64_t> shape;  // [matrices, rows, in]
+  std::string bias;            // [matrices, rows]; empty: NAME.bias
+  std::vector<int64_t> shape;  // [matrices, rows, in], or transposed [matrices, in, rows]
+  bool transposed = false;
   int64_t matrix = 0;
   int64_t first_row = 0;
+  int64_t row_step = 1;
 };
 
 struct Linear {
@@ -46,8 +53,9 @@ struct Linear {
   bool has_bias = false;
   std::shared_ptr<const LinearOp> op;
   StoredWeight stored = {};
-  // The tensor of the checkpoint that holds the weight.
+  // The tensors of the checkpoint that hold the weight and the bias.
   std::string tensor_name() const { return stored.tensor.empty() ? name + ".weight" : stored.tensor; }
+  std::string bias_name() const { return stored.bias.empty() ? name + ".bias" : stored.bias; }
 };
 
 }  // namespace gramian

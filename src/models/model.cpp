@@ -60,7 +60,9 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& o
       head_(head_is_embedding(*checkpoint, head_name_, spec_, options)
                 ? embedding_
                 : weights_.stored(head_name_, {spec_.vocab, spec_.hidden})),
-      final_norm_(load_norm(weights_, prefix_ + "norm.weight", spec_.hidden, spec_.norms.spec)) {}
+      final_norm_(load_norm(weights_, prefix_ + "norm", {spec_.hidden}, spec_.norms.spec)) {
+  if (family_.match_names != nullptr) family_.match_names(spec_, *checkpoint, prefix_);
+}
 
 bool Model::tied_on_request() const { return !spec_.tied && !checkpoint().contains(head_name_); }
 
@@ -149,6 +151,7 @@ BatchContext Model::context(const std::vector<TokenRow>& rows) const {
 at::Tensor Model::embed(const at::Tensor& ids) const {
   const at::Tensor rows = embedding_.index_select(0, ids).to(dtype());
   if (spec_.embedding_scale == 1.0) return rows;
+  if (!spec_.round_embedding_scale) return rows.mul(spec_.embedding_scale);
   return rows.mul(tensor::full({1}, spec_.embedding_scale, dtype()));
 }
 
@@ -164,17 +167,14 @@ void Model::each_stored(int64_t layer, const std::function<void(const StoredTens
 }
 
 void Model::drop_layer(int64_t index) const {
-  each_stored(index, [](const StoredTensor& tensor) { tensor.file->drop(tensor.bytes); });
+  each_stored(index, [](const StoredTensor& tensor) { tensor.drop(); });
 }
 
 void Model::read_ahead_layer(int64_t index) const {
   each_stored(index, [](const StoredTensor& tensor) { tensor.file->read_ahead(tensor.bytes); });
 }
 
-void Model::drop_embedding() const {
-  const StoredTensor& stored = checkpoint().tensor(prefix_ + "embed_tokens.weight");
-  stored.file->drop(stored.bytes);
-}
+void Model::drop_embedding() const { checkpoint().tensor(prefix_ + "embed_tokens.weight").drop(); }
 
 at::Tensor Model::logits(const at::Tensor& normed) const {
   // Rows of the head widened at a time: a few megabytes, which the allocator uses again. Larger ones come from fresh pages,
@@ -186,6 +186,7 @@ at::Tensor Model::logits(const at::Tensor& normed) const {
     const int64_t count = std::min(kChunk, spec_.vocab - begin);
     const at::Tensor part = head_.narrow(0, begin, count).to(dtype()).to(at::kFloat);
     at::Tensor logits = wide.matmul(part.t());
+    if (spec_.logit_scale != 1.0) logits.mul_(spec_.logit_scale);
     if (spec_.logit_softcap > 0)
       logits = tensor::tanh(logits.div_(spec_.logit_softcap)).mul_(spec_.logit_softcap);
     out.narrow(1, begin, count).copy_(logits);

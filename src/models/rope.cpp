@@ -109,6 +109,9 @@ RopeSpec read_rope(const ConfigReader& config, int64_t head_dim) {
   spec.factor = needs_factor ? rope.number("factor") : rope.number_or("factor", lengths_ratio(spec));
   if (!(spec.factor > 0)) rope.fail("factor", "must be positive");
 
+  if (spec.type != "default" && rope.number_or("mscale_all_dim", 0.0) != 0.0)
+    spec.mscale_all = yarn_scale(spec.factor, rope.number("mscale_all_dim"));
+
   if (spec.type == "llama3") {
     spec.low_freq_factor = rope.number("low_freq_factor");
     spec.high_freq_factor = rope.number("high_freq_factor");
@@ -162,17 +165,19 @@ RopeTable rope_table(const RopeSpec& spec, const RopeSpan& span) {
       tensor::wrap(frequencies.data(), {static_cast<int64_t>(frequencies.size())}, at::kFloat, nullptr);
   const at::Tensor angle =
       tensor::arange(span.length, at::kFloat).add_(span.begin).unsqueeze(1).mul(frequency.unsqueeze(0));
-  return {angle.cos().mul_(spec.attention_factor), angle.sin().mul_(spec.attention_factor)};
+  return {angle.cos().mul_(spec.attention_factor), angle.sin().mul_(spec.attention_factor), spec.pairs};
 }
 
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {
   const int64_t half = table.cos.size(1);
   const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor first = wide.narrow(-1, 0, half);
-  const at::Tensor second = wide.narrow(-1, half, half);
+  const auto member = [&](const at::Tensor& heads, int64_t which) {
+    return table.pairs ? heads.slice(-1, which, 2 * half, 2) : heads.narrow(-1, which * half, half);
+  };
+  const at::Tensor first = member(wide, 0), second = member(wide, 1);
   at::Tensor out = tensor::empty(x.sizes(), x.scalar_type());
-  out.narrow(-1, 0, half).copy_(first.mul(table.cos).sub_(second.mul(table.sin)));
-  out.narrow(-1, half, half).copy_(second.mul(table.cos).add_(first.mul(table.sin)));
+  member(out, 0).copy_(first.mul(table.cos).sub_(second.mul(table.sin)));
+  member(out, 1).copy_(second.mul(table.cos).add_(first.mul(table.sin)));
   const int64_t rest = x.size(-1) - 2 * half;
   if (rest > 0) out.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
   return out;

@@ -29,7 +29,9 @@ class ExpertBank;  // models/experts.h
 // Which experts each token goes to.
 struct Routing {
   at::Tensor experts;  // i64 [tokens, k]
-  at::Tensor weights;  // [tokens, k]
+  at::Tensor weights;  // [tokens, k], of the experts' outputs; undefined: all 1
+  // [tokens, all experts]: what an expert reads is the token's row times this; undefined: all 1.
+  at::Tensor input_scale = {};
 };
 
 // One input and who reads it: linear layers, or the experts of a mixture.
@@ -170,6 +172,14 @@ LinearsAwaiter linears(at::Tensor input, Modules&... modules) {
   Pause pause;
   pause.input = std::move(input);
   pause.modules = {&modules...};
+  return LinearsAwaiter(std::move(pause));
+}
+
+// The same for modules that are known at run time only.
+inline LinearsAwaiter linears(at::Tensor input, std::vector<Linear>& modules) {
+  Pause pause;
+  pause.input = std::move(input);
+  for (Linear& module : modules) pause.modules.push_back(&module);
   return LinearsAwaiter(std::move(pause));
 }
 

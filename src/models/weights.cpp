@@ -25,7 +25,7 @@ Weights Weights::surveying(Survey& survey) const {
   return copy;
 }
 
-at::Tensor Weights::stored(const std::string& name, const std::vector<int64_t>& shape) const {
+const StoredTensor* Weights::checked(const std::string& name, const std::vector<int64_t>& shape) const {
   try {
     const StoredTensor& stored = checkpoint_->tensor(name, shape);
     if (stored.dtype != DType::f32 && stored.dtype != DType::f16 && stored.dtype != DType::bf16 &&
@@ -35,12 +35,17 @@ at::Tensor Weights::stored(const std::string& name, const std::vector<int64_t>& 
           str("tensor '", name, "' has type ", dtype_name(stored.dtype), ", expected F32, F16 or BF16"),
           "use the unquantized checkpoint");
     }
-    return survey_ == nullptr ? stored.to_tensor() : at::Tensor();
+    return &stored;
   } catch (const Error& error) {
     if (survey_ == nullptr) throw;
     survey_->problems.emplace_back(error.what());
-    return {};
+    return nullptr;
   }
+}
+
+at::Tensor Weights::stored(const std::string& name, const std::vector<int64_t>& shape) const {
+  const StoredTensor* found = checked(name, shape);
+  return found == nullptr || survey_ != nullptr ? at::Tensor() : found->to_tensor();
 }
 
 at::Tensor Weights::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
@@ -58,21 +63,47 @@ Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bi
     linear.op = quantized_(*checkpoint_, linear);
   }
   if (linear.op == nullptr) {
-    at::Tensor bias_values;
-    if (bias) bias_values = tensor(name + ".bias", {out});
-    // Checks the whole tensor, of which a stacked module reads a part.
-    stored(linear.tensor_name(), where.tensor.empty() ? std::vector<int64_t>{out, in} : where.shape);
-    at::Tensor weight;
-    if (survey_ == nullptr) weight = source_weight(*checkpoint_, linear).to(dtype_);
-    linear.op = std::make_shared<DenseLinear>(weight, bias_values);
+    // Checks whole tensors, of which a stacked module reads a part.
+    const bool stacked = !where.tensor.empty();
+    checked(linear.tensor_name(), stacked ? where.shape : std::vector<int64_t>{out, in});
+    if (bias) {
+      checked(linear.bias_name(), stacked ? std::vector{where.shape[0], where.shape[where.transposed ? 2 : 1]}
+                                          : std::vector<int64_t>{out});
+    }
+    at::Tensor weight, values;
+    if (survey_ == nullptr) {
+      weight = source_weight(*checkpoint_, linear).to(dtype_).contiguous();
+      if (bias) values = source_bias(*checkpoint_, linear).to(dtype_).contiguous();
+    }
+    linear.op = std::make_shared<DenseLinear>(weight, values);
   }
   return linear;
 }
 
+namespace {
+
+// The module's rows of a matrix or bias of a stack.
+at::Tensor own_rows(const Linear& linear, const at::Tensor& all) {
+  const StoredWeight& where = linear.stored;
+  return all.slice(0, where.first_row, where.first_row + where.row_step * linear.out_features,
+                   where.row_step);
+}
+
+}  // namespace
+
 at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear) {
-  const at::Tensor tensor = checkpoint.tensor(linear.tensor_name()).to_tensor();
+  const StoredTensor& tensor = checkpoint.tensor(linear.tensor_name());
+  const StoredWeight& where = linear.stored;
+  if (where.tensor.empty()) return tensor.to_tensor();
+  const at::Tensor matrix = tensor.matrix(where.matrix);
+  return own_rows(linear, where.transposed ? matrix.t() : matrix).contiguous();
+}
+
+at::Tensor source_bias(const Checkpoint& checkpoint, const Linear& linear) {
+  if (!linear.has_bias) return {};
+  const at::Tensor tensor = checkpoint.tensor(linear.bias_name()).to_tensor();
   if (linear.stored.tensor.empty()) return tensor;
-  return tensor.select(0, linear.stored.matrix).narrow(0, linear.stored.first_row, linear.out_features);
+  return own_rows(linear, tensor.select(0, linear.stored.matrix)).contiguous();
 }
 
 }  // namespace gramian

@@ -50,6 +50,8 @@ class Weights {
   bool keeps_experts() const noexcept { return keep_experts_; }
 
  private:
+  // The tensor's entry; null, with the problem written down, where a survey finds one. Reads no values.
+  const StoredTensor* checked(const std::string& name, const std::vector<int64_t>& shape) const;
   std::shared_ptr<const Checkpoint> checkpoint_;
   at::ScalarType dtype_;
   QuantizedLinearFactory quantized_;
@@ -57,7 +59,9 @@ class Weights {
   Survey* survey_ = nullptr;
 };
 
-// The module's weight [out, in] as the checkpoint stores it; zero-copy where its bytes allow.
+// The module's weight [out, in] and bias [out] in the type in which the checkpoint stores them; zero-copy where their bytes
+// allow. The bias is undefined for a module without.
 at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear);
+at::Tensor source_bias(const Checkpoint& checkpoint, const Linear& linear);
 
 }  // namespace gramian

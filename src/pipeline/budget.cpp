@@ -99,6 +99,9 @@ class Estimate {
   int64_t scaled(double per_token, int64_t tokens) const {
     return static_cast<int64_t>(per_token * static_cast<double>(tokens));
   }
+  double row_bytes(const PauseProbe& pause) const {
+    return static_cast<double>(pause.columns * static_cast<int64_t>(c10::elementSize(model_.dtype())));
+  }
   int64_t waiting(const Mode& mode, const LayerProbe& layer) const {
     if (mode.spill) return 0;
     const double per_token =
@@ -115,6 +118,8 @@ class Estimate {
                                   {"activations that wait", waiting(mode, layer)},
                                   {"buffers", kLaneSlack * calibrator_.lanes}};
     if (pause.expert) parts.push_back({"open experts", wave * pause.expert_weight_bytes});
+    if (pause.expert && calibrator_.all_experts && !mode.spill)
+      parts.push_back({"rows of open experts", wave * scaled(row_bytes(pause), tokens_.total)});
     return parts;
   }
   Moment taking(const Mode& mode, const LayerProbe& layer, const PauseProbe& pause, int64_t wave) const {
@@ -214,7 +219,8 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
   for (size_t i = 0; i < modules.layers.size(); ++i) {
     const auto [found, fresh] = known.emplace(layer_signature(modules, i), kinds.size());
     if (fresh)
-      kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules, calibrator.accumulation));
+      kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules, calibrator.accumulation,
+                                  calibrator.all_experts));
     kind_of.push_back(found->second);
   }
   const SolveSpeed speed = measure_solve(model, modules, solve, pool);

@@ -373,7 +373,7 @@ class Calibrator::LayerRun {
       }
       calibrator_.on_lanes([&](int lane, size_t batch) {
         for (size_t w = 0; w < wave.size(); ++w) {
-          if (rows[batch]->count(wave[w].index) == 0) continue;
+          if (!options_.all_experts && rows[batch]->count(wave[w].index) == 0) continue;
           advance_expert(lane, batch, wave[w], *rows[batch]);
           const Pause* pause = wave[w].pauses[batch];
           if (pause != nullptr) take(lane, batch, *pause, collected[step * wave.size() + w]);
@@ -394,15 +394,18 @@ class Calibrator::LayerRun {
     const auto owner = scope(batch);
     std::unique_ptr<Execution>& execution = expert.executions[batch];
     Pause*& pause = expert.pauses[batch];
+    const bool all = options_.all_experts;
     if (!execution) {
-      execution =
-          std::make_unique<Execution>(expert.mlp->forward(rows.gather(pauses_[batch]->input, expert.index)));
+      const at::Tensor& x = pauses_[batch]->input;
+      execution = std::make_unique<Execution>(
+          expert.mlp->forward(all ? rows.all(x, expert.index) : rows.gather(x, expert.index)));
     } else {
       products_[static_cast<size_t>(lane)] += multiply(*pause);
     }
     pause = execution->advance();
     if (pause != nullptr) return;
-    rows.add(pauses_[batch]->outputs[0], execution->result(), expert.index);
+    const at::Tensor out = execution->result();
+    rows.add(pauses_[batch]->outputs[0], all ? rows.pick(out, expert.index) : out, expert.index);
     execution.reset();
   }
 

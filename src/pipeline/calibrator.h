@@ -46,13 +46,16 @@ struct CalibratorOptions {
   // Experts of a mixture whose weights and statistics are in memory at one time. The results are the same bytes.
   int64_t expert_wave = 8;
   AccumulationSettings accumulation = {};
+  // Each expert's statistics are taken of every token, not of those alone that are sent to it; what goes on to the next layer
+  // is routed all the same.
+  bool all_experts = false;
   Log* log = nullptr;  // gets the warnings of `accumulation`; may be null
 };
 
 // What is known of one pause once every batch has reached it.
 struct PauseStatistics {
   at::Tensor hessian;            // f32 [in, in], 2/n Σ xxᵀ; 0 without tokens
-  int64_t tokens = 0;            // those of an expert are its own
+  int64_t tokens = 0;            // those of an expert are its own, but with all_experts
   std::vector<Linear*> modules;  // read the same input; the solver exchanges their `op`
   bool expert = false;           // the modules belong to one expert of a mixture
   double sum_seconds = 0;        // of the lanes together, to add the inputs to their sums

@@ -38,6 +38,7 @@ Json options_of(const QuantizeJob& job, const Model& model) {
       {"chunk-size", job.accumulation.chunk_size},
       {"chunk-bytes", job.accumulation.chunk_bytes},
       {"hessian-products", products_of(job, model)},
+      {"experts", job.all_experts ? "all" : "routed"},
       {"min-expert-tokens", job.min_expert_tokens},
       {"skip-unfit", job.skip_unfit},
       {"skip-scan", job.skip_scan},
@@ -79,8 +80,8 @@ Json statistics_identity(const Json& job) {
   Json identity = job;
   Json& options = identity.at("options");
   Json kept;
-  for (const char* option : {"batch", "lanes", "dtype", "hessian-products", "chunk-size", "chunk-bytes",
-                             "treat-as-tied", "skip-scan"})
+  for (const char* option : {"batch", "lanes", "dtype", "experts", "hessian-products", "chunk-size",
+                             "chunk-bytes", "treat-as-tied", "skip-scan"})
     kept[option] = options.at(option);
   options = kept;
   return identity;

@@ -44,17 +44,21 @@ double statistics_seconds(const at::Tensor& input, const AccumulationSettings& a
   return clock.seconds();
 }
 
+// How many experts work on each token while calibrating.
+double experts_at_work(const Pause& pause, bool all_experts) {
+  return static_cast<double>(all_experts ? pause.experts->count() : pause.routing.experts.size(1));
+}
+
 // The pauses inside a mixture, from its first expert, and the seconds that the statistics of all its rows take.
 double describe_experts(const Pause& pause, double live_per_token, at::ScalarType type,
-                        const AccumulationSettings& accumulation, LayerProbe& layer) {
+                        const AccumulationSettings& accumulation, bool all_experts, LayerProbe& layer) {
   const std::shared_ptr<Expert> expert = pause.experts->open(0);
   const std::vector<std::vector<Linear*>> groups = expert->pauses();
   int64_t weights = 0;
   for (const auto& group : groups) {
     for (const Linear* module : group) weights += module->in_features * module->out_features;
   }
-  const double rows = static_cast<double>(pause.routing.experts.size(1));
-  const double once = statistics_seconds(pause.input, accumulation) * rows;
+  const double once = statistics_seconds(pause.input, accumulation) * experts_at_work(pause, all_experts);
   double seconds = 0;
   for (const auto& group : groups) {
     PauseProbe probe = describe(group);
@@ -70,7 +74,7 @@ double describe_experts(const Pause& pause, double live_per_token, at::ScalarTyp
 }
 
 LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<TokenRow>& rows,
-                    const AccumulationSettings& accumulation) {
+                    const AccumulationSettings& accumulation, bool all_experts) {
   tensor::ActivationStore store(1, {});
   const BatchContext context = model.context(rows);
   const auto tokens = static_cast<double>(context.tokens);
@@ -83,6 +87,8 @@ LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<T
     execution = std::make_unique<Execution>(layer.forward(std::move(hidden), context));
   }
   Pause* pause = nullptr;
+  // The probe routes; the job may send each token to more experts.
+  double repeats = 1;
   do {
     store.reset_peak();
     const Clock clock;
@@ -91,13 +97,15 @@ LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<T
       if (pause != nullptr) multiply(*pause);
       pause = execution->advance();
     }
-    probe.forward_seconds_per_token += clock.seconds() / tokens;
+    probe.forward_seconds_per_token += repeats * clock.seconds() / tokens;
+    repeats = 1;
     probe.peak_per_token = std::max(probe.peak_per_token, static_cast<double>(store.peak_bytes()) / tokens);
     if (pause == nullptr) break;
     const double live = static_cast<double>(store.live_bytes(0)) / tokens;
     if (pause->experts != nullptr) {
       probe.statistics_seconds_per_token +=
-          describe_experts(*pause, live, model.dtype(), accumulation, probe) / tokens;
+          describe_experts(*pause, live, model.dtype(), accumulation, all_experts, probe) / tokens;
+      repeats = experts_at_work(*pause, all_experts) / experts_at_work(*pause, false);
       continue;
     }
     probe.pauses.push_back(describe(pause->modules));
@@ -128,7 +136,7 @@ std::string layer_signature(const QuantizePlan& plan, size_t index) {
 }
 
 LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
-                       const QuantizePlan& plan, const AccumulationSettings& accumulation) {
+                       const QuantizePlan& plan, const AccumulationSettings& accumulation, bool all_experts) {
   const tensor::InferenceScope inference;
   std::vector<TokenRow> part;
   size_t room = kProbeTokens;
@@ -139,8 +147,8 @@ LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<Toke
   }
   const auto layer = model.load_layer(index);
   // The first run reads the weights from disk.
-  run_rows(model, *layer, part, accumulation);
-  LayerProbe probe = run_rows(model, *layer, part, accumulation);
+  run_rows(model, *layer, part, accumulation, all_experts);
+  LayerProbe probe = run_rows(model, *layer, part, accumulation, all_experts);
   const auto mixture = std::find_if(probe.pauses.begin(), probe.pauses.end(),
                                     [](const PauseProbe& pause) { return pause.expert; });
   if (mixture != probe.pauses.end()) probe.weight_bytes -= mixture->repeats * mixture->expert_weight_bytes;

@@ -37,9 +37,9 @@ struct LayerProbe {
 // Layers with equal text are alike in shape.
 std::string layer_signature(const QuantizePlan& plan, size_t index);
 
-// Runs at most 2,048 tokens of `rows`, which are to be one batch of the job.
+// Runs at most 2,048 tokens of `rows`, which are to be one batch of the job. `all_experts`: as CalibratorOptions has it.
 LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
-                       const QuantizePlan& plan, const AccumulationSettings& accumulation);
+                       const QuantizePlan& plan, const AccumulationSettings& accumulation, bool all_experts);
 
 // Seconds by size, from two small solves of one of the model's own weights.
 struct SolveSpeed {

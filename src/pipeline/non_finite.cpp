@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "formats/encoded_tensor.h"
+
 namespace gramian {
 namespace {
 
@@ -15,7 +17,7 @@ int64_t count_non_finite(const std::byte* data, int64_t count, Word exponent) {
   for (int64_t i = 0; i < count; ++i) {
     Word bits;
     std::memcpy(&bits, data + i * static_cast<int64_t>(sizeof bits), sizeof bits);
-    found += (bits & exponent) == exponent;
+    found += (bits & exponent) == exponent;  // of E4M3, which has no infinity, all bits but the sign
   }
   return found;
 }
@@ -31,14 +33,31 @@ int64_t count_in(const StoredTensor& tensor, int64_t begin, int64_t count) {
       return count_non_finite<uint16_t>(data, count, 0x7c00u);
     case DType::bf16:
       return count_non_finite<uint16_t>(data, count, 0x7f80u);
+    case DType::f8_e4m3:
+      return count_non_finite<uint8_t>(data, count, 0x7fu);
     default:
       return 0;
   }
 }
 
+// Powers of two of which the largest code makes more than f32 holds, 2^126 and above, are as bad as NaN.
+NonFinite find_bad_scales(const StoredTensor& scales, ThreadPool& pool) {
+  if (scales.dtype != DType::u8) return find_non_finite(scales, pool);
+  NonFinite result;
+  for (size_t i = 0; i < scales.bytes.size(); ++i) {
+    if (std::to_integer<int>(scales.bytes[i]) < 127 + 126) continue;
+    if (result.count++ == 0) result.first = static_cast<int64_t>(i);
+  }
+  return result;
+}
+
 }  // namespace
 
 NonFinite find_non_finite(const StoredTensor& tensor, ThreadPool& pool) {
+  if (tensor.encoding != nullptr) {
+    const NonFinite codes = find_non_finite(tensor.encoding->codes, pool);
+    return codes.count > 0 ? codes : find_bad_scales(tensor.encoding->scales, pool);
+  }
   const auto values = static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
   std::vector<int64_t> found(static_cast<size_t>((values + kChunk - 1) / kChunk));
   pool.run(static_cast<int64_t>(found.size()), [&](int64_t chunk) {

@@ -42,15 +42,21 @@ void OutputFolder::copy(bool begun) {
   for (const auto& entry : fs::directory_iterator(staged_.path())) {
     if (entry.path().extension() != ".safetensors") fs::remove_all(entry.path());
   }
-  for (const std::string& name : plan_.copied) {
-    const StoredTensor& tensor = source_.tensor(name);
-    if (begun) {
-      writer_.keep(name);
-      continue;
+  const auto each = [&](const std::vector<std::string>& names, const auto& write) {
+    for (const std::string& name : names) {
+      if (begun) {
+        writer_.keep(name);
+        continue;
+      }
+      const StoredTensor& tensor = source_.tensor(name);
+      write(name, tensor);
+      tensor.drop();
     }
-    writer_.write(name, tensor.bytes);
-    tensor.file->drop(tensor.bytes);
-  }
+  };
+  each(plan_.copied, [&](const auto& name, const auto& tensor) { writer_.write(name, tensor.bytes); });
+  each(plan_.decoded, [&](const auto& name, const auto& tensor) {
+    writer_.write(name, tensor.to_tensor().to(at::kBFloat16));
+  });
   for (const fs::path& file : source_.side_files().files) {
     fs::create_directories((staged_.path() / file).parent_path());
     copy_atomically(source_.folder() / file, staged_.path() / file);

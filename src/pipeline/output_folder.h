@@ -1,5 +1,5 @@
-// The output of a job: packed tensors, everything else of the source byte for byte, configuration and report, under the
-// final name only when complete.
+// The output of a job: packed tensors, everything else of the source byte for byte (decoded where the source encodes it),
+// configuration and report, under the final name only when complete.
 #pragma once
 
 #include <filesystem>

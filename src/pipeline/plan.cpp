@@ -73,16 +73,18 @@ void refuse_unfit(const std::string& where, const std::vector<std::vector<Linear
 
 QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) {
   QuantizePlan plan;
-  std::set<std::string> replaced;
+  // Tensors that quantized modules replace, and those that others still read: a stack may be both.
+  std::set<std::string> replaced, needed;
   std::vector<std::vector<Linear>> surveyed = model.survey();
   if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), surveyed, group_size);
   for (auto& linears : surveyed) {
     auto& layer = plan.layers.emplace_back();
     for (Linear& linear : linears) {
       const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group_size);
+      std::set<std::string>& sources = reason.empty() ? replaced : needed;
+      sources.insert(linear.tensor_name());
+      if (linear.has_bias) sources.insert(linear.bias_name());
       if (reason.empty()) {
-        replaced.insert(linear.tensor_name());
-        if (linear.has_bias) replaced.insert(linear.name + ".bias");
         for (PlannedTensor& tensor : packed_tensors(linear, group_size))
           plan.tensors.push_back(std::move(tensor));
       }
@@ -94,9 +96,10 @@ QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) 
                 "no linear layer fits QQQ's tiles", "QQQ cannot quantize this model");
   }
   for (const auto& [name, tensor] : model.checkpoint().tensors()) {
-    if (replaced.contains(name)) continue;
-    plan.copied.push_back(name);
-    plan.tensors.push_back({name, tensor.dtype, tensor.shape});
+    if (replaced.contains(name) && !needed.contains(name)) continue;
+    const bool encoded = tensor.encoding != nullptr;
+    (encoded ? plan.decoded : plan.copied).push_back(name);
+    plan.tensors.push_back({name, encoded ? DType::bf16 : tensor.dtype, tensor.shape});
   }
   std::sort(plan.tensors.begin(), plan.tensors.end(),
             [](const PlannedTensor& a, const PlannedTensor& b) { return a.name < b.name; });

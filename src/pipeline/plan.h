@@ -19,6 +19,9 @@ struct QuantizePlan {
   std::vector<std::vector<PlannedModule>> layers;  // in the order of the forward's pauses
   std::vector<PlannedTensor> tensors;              // of the output, sorted by name
   std::vector<std::string> copied;                 // source tensors that are copied byte for byte
+  // Source tensors whose encoding the output's configuration cannot speak of beside its own (formats/encoded_tensor.h); their
+  // values are written in bf16.
+  std::vector<std::string> decoded;
   // The module called `name`, of one layer or of any; or nullptr.
   const PlannedModule* find(size_t layer, const std::string& name) const;
   const PlannedModule* find(const std::string& name) const;

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/problems.h"
+#include "formats/encoded_tensor.h"
 #include "pipeline/journal.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
@@ -27,6 +28,7 @@ void refuse_quantized(const Checkpoint& checkpoint) {
       checkpoint.config().at("quantization_config").is_null()) {
     return;
   }
+  if (is_decoded_source(checkpoint.config(), (checkpoint.folder() / "config.json").string())) return;
   throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(),
               "is quantized already (quantization_config)", "give the unquantized checkpoint");
 }

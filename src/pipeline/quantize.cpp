@@ -114,6 +114,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
                                .threads = pool.threads(),
                                .sequential = job.sequential,
                                .accumulation = job.accumulation,
+                               .all_experts = job.all_experts,
                                .log = &log};
   std::optional<BudgetPlan> budget;
   if (method.needs_hessian) {

@@ -22,15 +22,12 @@ std::vector<std::string> names_of(const std::vector<Linear*>& modules) {
 }
 
 ModuleSource load_source(const Checkpoint& checkpoint, const Linear& linear) {
-  ModuleSource source{linear.name, source_weight(checkpoint, linear), {}};
-  if (linear.has_bias) source.bias = checkpoint.tensor(linear.name + ".bias").to_tensor();
-  return source;
+  return {linear.name, source_weight(checkpoint, linear), source_bias(checkpoint, linear)};
 }
 
 void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
   // A stack's pages go with its last expert's module, and come back where another one still needs them.
-  const StoredTensor& stored = checkpoint.tensor(linear.tensor_name());
-  stored.file->drop(stored.bytes);
+  checkpoint.tensor(linear.tensor_name()).drop();
 }
 
 Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, double relative_error) {
@@ -396,7 +393,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
     packed_bits += bits;
   }
   for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
-    source_weights += static_cast<int64_t>(tensor.bytes.size() / dtype_bytes(tensor.dtype));
+    source_weights += tensor.values();
   }
   Json json;
   json["gramian"] = GRAMIAN_VERSION;
@@ -433,6 +430,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   }
   json["activations_parked_bytes"] = total.parked_bytes;
   json["fallbacks"] = total.fallbacks;
+  json["experts"] = job_.all_experts ? "all" : "routed";
   json["min_expert_tokens"] = job_.min_expert_tokens;
   json["experts_below_minimum"] = total.starved_experts;
   json["skipped"] = plan_.skipped();

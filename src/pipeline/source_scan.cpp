@@ -2,22 +2,27 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string_view>
+#include <set>
+#include <string>
 
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "formats/encoded_tensor.h"
 #include "pipeline/non_finite.h"
 
 namespace gramian {
 namespace {
 
-// Whether a module that will be quantized has this tensor as bias.
-bool is_packed_bias(const QuantizePlan& plan, const std::string& name) {
-  constexpr std::string_view kBias = ".bias";
-  if (!name.ends_with(kBias)) return false;
-  const PlannedModule* module = plan.find(name.substr(0, name.size() - kBias.size()));
-  return module != nullptr && module->quantize && module->linear.has_bias;
+// The tensors that hold biases of modules that will be quantized.
+std::set<std::string> packed_biases(const QuantizePlan& plan) {
+  std::set<std::string> names;
+  for (const auto& layer : plan.layers) {
+    for (const PlannedModule& module : layer) {
+      if (module.quantize && module.linear.has_bias) names.insert(module.linear.bias_name());
+    }
+  }
+  return names;
 }
 
 NonFinite find_beyond_half(const StoredTensor& tensor) {
@@ -32,6 +37,7 @@ NonFinite find_beyond_half(const StoredTensor& tensor) {
 std::map<std::string, std::string> scan_source(const Checkpoint& checkpoint, const QuantizePlan& plan,
                                                ThreadPool& pool, Log& log) {
   std::map<std::string, std::string> digests;
+  const std::set<std::string> biases = packed_biases(plan);
   std::string problems;
   int64_t bad_tensors = 0;
   Progress progress(log, "tensors scanned", static_cast<int64_t>(checkpoint.tensors().size()));
@@ -41,9 +47,10 @@ std::map<std::string, std::string> scan_source(const Checkpoint& checkpoint, con
     progress.update(done++, name);
     NonFinite findings = find_non_finite(tensor, pool);
     const bool non_finite = findings.count > 0;
-    if (!non_finite && is_packed_bias(plan, name)) findings = find_beyond_half(tensor);
+    if (!non_finite && biases.contains(name)) findings = find_beyond_half(tensor);
     digests[name] = digest(tensor.bytes, &pool);
-    tensor.file->drop(tensor.bytes);
+    if (tensor.encoding != nullptr) digests[name] += digest(tensor.encoding->scales.bytes);
+    tensor.drop();
     if (findings.count == 0) continue;
     ++bad_tensors;
     problems += str("\n  ", name, ": ", findings.count, " value(s)",

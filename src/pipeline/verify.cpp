@@ -185,7 +185,7 @@ class Verifier {
       throw_if_interrupted();
       progress_.update(done++, name);
       const NonFinite found = find_non_finite(tensor, pool_);
-      tensor.file->drop(tensor.bytes);
+      tensor.drop();
       if (found.count == 0) continue;
       problem(str(quote_name(name), ": ", found.count, " value(s) are NaN or infinite, the first at ",
                   position(tensor.shape, found.first)));
@@ -219,6 +219,15 @@ bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
   return true;
 }
 
+// What the output holds in place of a tensor that the source encodes.
+bool is_decoded(const StoredTensor& source, const StoredTensor& written) {
+  if (written.dtype != DType::bf16 || written.shape != source.shape) return false;
+  const bool same = written.to_tensor().equal(source.to_tensor().to(at::kBFloat16));
+  source.drop();
+  written.drop();
+  return same;
+}
+
 }  // namespace
 
 Verification verify(const std::shared_ptr<const Checkpoint>& checkpoint, const VerifyOptions& options,
@@ -231,26 +240,37 @@ std::vector<std::string> compare_with_source(const Checkpoint& output, const Che
   // Tensor of the source -> tensors that stand for it, several for stacked experts; a bias has one of its own name in another
   // type.
   std::map<std::string, std::vector<std::string>> replaced;
-  std::set<std::string> replacements;
+  // A stack that one of its modules still reads is copied all the same.
+  std::set<std::string> replacements, needed;
   for (const auto& layer : plan.layers) {
     for (const PlannedModule& module : layer) {
-      if (!module.quantize) continue;
-      const std::string& name = module.linear.name;
-      replaced[module.linear.tensor_name()].push_back(name + ".B");
-      if (module.linear.has_bias) replaced[name + ".bias"].push_back(name + ".bias");
+      const Linear& linear = module.linear;
+      if (!module.quantize) {
+        needed.insert(linear.tensor_name());
+        if (linear.has_bias) needed.insert(linear.bias_name());
+        continue;
+      }
+      const std::string& name = linear.name;
+      replaced[linear.tensor_name()].push_back(name + ".B");
+      if (linear.has_bias) replaced[linear.bias_name()].push_back(name + ".bias");
       for (const char* part : {".B", ".s_channel", ".s_group", ".bias"}) replacements.insert(name + part);
     }
   }
+  for (const std::string& name : needed) replaced.erase(name);
   std::vector<std::string> problems;
   for (const auto& [name, tensor] : source.tensors()) {
     throw_if_interrupted();
     const auto found = replaced.find(name);
     const auto is_there = [&](const std::string& part) { return output.contains(part); };
-    if (found != replaced.end() ? std::all_of(found->second.begin(), found->second.end(), is_there)
-                                : output.contains(name) && same_bytes(tensor, output.tensor(name)))
+    if (found != replaced.end()
+            ? std::all_of(found->second.begin(), found->second.end(), is_there)
+            : output.contains(name) && (tensor.encoding == nullptr ? same_bytes(tensor, output.tensor(name))
+                                                                   : is_decoded(tensor, output.tensor(name))))
       continue;
-    problems.push_back(quote_name(name) +
-                       ": is neither copied byte for byte nor replaced by a quantized module");
+    problems.push_back(
+        quote_name(name) +
+        (tensor.encoding == nullptr ? ": is neither copied byte for byte" : ": is neither decoded") +
+        " nor replaced by a quantized module");
   }
   for (const auto& [name, tensor] : output.tensors()) {
     if (replacements.contains(name) || (source.contains(name) && !replaced.contains(name))) continue;

@@ -164,20 +164,28 @@ at::Tensor visible_keys(const at::Tensor& q, const at::Tensor& k, int64_t window
   return window > 0 ? past.logical_and(distance.lt(window)) : past;
 }
 
-// Fused attention cannot cap its scores. One row and one head of k and v at a time, so that few scores exist at once.
-at::Tensor softcapped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const AttentionRule& rule) {
+// Fused attention neither caps its scores nor knows sinks. One row and one head of k and v at a time, so that few scores exist
+// at once.
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const AttentionRule& rule) {
   const int64_t group = q.size(1) / k.size(1);
   const at::Tensor hidden = visible_keys(q, k, rule.window).logical_not();
-  at::Tensor out = at::empty(q.sizes(), q.options());
+  at::Tensor out = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   for (int64_t b = 0; b < q.size(0); ++b) {
     for (int64_t h = 0; h < k.size(1); ++h) {
       const at::Tensor query = q[b].narrow(0, h * group, group).to(at::kFloat);
-      at::Tensor scores = query.matmul(k[b][h].to(at::kFloat).t()).mul_(rule.scale / rule.softcap);
-      scores = tensor::tanh(scores)
-                   .mul_(rule.softcap)
-                   .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-      out[b].narrow(0, h * group, group).copy_(scores.softmax(-1).matmul(v[b][h].to(at::kFloat)));
+      at::Tensor scores = query.matmul(k[b][h].to(at::kFloat).t()).mul_(rule.scale);
+      if (rule.softcap > 0) scores = tensor::tanh(scores.div_(rule.softcap)).mul_(rule.softcap);
+      scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+      at::Tensor weights;
+      if (rule.sinks.defined()) {
+        const at::Tensor sink = rule.sinks.narrow(0, h * group, group).view({group, 1, 1});
+        weights =
+            at::cat({scores, sink.expand({group, q.size(2), 1})}, -1).softmax(-1).narrow(-1, 0, k.size(2));
+      } else {
+        weights = scores.softmax(-1);
+      }
+      out[b].narrow(0, h * group, group).copy_(weights.matmul(v[b][h].to(at::kFloat)));
     }
   }
   return out;
@@ -192,13 +200,18 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const 
   const int64_t seen = rule.window > 0 ? std::min(all_k.size(2), length + rule.window - 1) : all_k.size(2);
   const at::Tensor k = all_k.narrow(2, all_k.size(2) - seen, seen);
   const at::Tensor v = all_v.narrow(2, all_v.size(2) - seen, seen);
-  if (rule.softcap > 0) return softcapped_attention(q, k, v, rule);
+  if (rule.softcap > 0 || rule.sinks.defined()) return plain_attention(q, k, v, rule);
   const bool grouped = q.size(1) != k.size(1);
   if (length == 1) {
     // One query sees all of them; the heads of a group are queries to the same keys.
     const at::Tensor query = q.reshape({q.size(0), k.size(1), q.size(1) / k.size(1), q.size(3)});
     return at::scaled_dot_product_attention(query, k, v, std::nullopt, 0.0, false, rule.scale)
-        .reshape(q.sizes());
+        .reshape({q.size(0), q.size(1), 1, v.size(3)});
+  }
+  if (v.size(3) < q.size(3)) {
+    // Fused attention wants one width; what it falls back to makes all scores at once.
+    const at::Tensor wide = at::constant_pad_nd(v, {0, q.size(3) - v.size(3)});
+    return causal_attention(q, k, wide, rule).narrow(-1, 0, v.size(3));
   }
   if (seen == length && (rule.window <= 0 || rule.window >= length)) {
     return at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, true, rule.scale, grouped);
@@ -215,8 +228,9 @@ std::optional<at::Tensor> cholesky(const at::Tensor& matrix) {
   return factor;
 }
 
-at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, bool upper) {
-  return at::linalg_solve_triangular(triangular, b, upper);
+at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, bool upper,
+                            bool unit_diagonal) {
+  return at::linalg_solve_triangular(triangular, b, upper, /*left=*/true, unit_diagonal);
 }
 
 at::Tensor cholesky_inverse(const at::Tensor& lower) { return at::cholesky_inverse(lower); }

@@ -38,19 +38,22 @@ at::Tensor sigmoid(const at::Tensor& x);
 at::Tensor softplus(const at::Tensor& x);
 at::Tensor tanh(const at::Tensor& x);
 struct AttentionRule {
-  double scale = 1.0;  // of q·k
-  int64_t window = 0;  // position j is visible to i when j <= i and, with window > 0, j > i - window
-  double softcap = 0;  // with softcap > 0 scores become softcap · tanh(score / softcap)
+  double scale = 1.0;     // of q·k
+  int64_t window = 0;     // position j is visible to i when j <= i and, with window > 0, j > i - window
+  double softcap = 0;     // with softcap > 0 scores become softcap · tanh(score / softcap)
+  at::Tensor sinks = {};  // f32 [heads]: a further score in each softmax, which has no value; undefined: none
 };
-// q [B, heads, L, d], k and v [B, kv_heads, S, d], heads % kv_heads == 0 -> [B, heads, L, d]. Keys and values are of S
-// positions, queries of the last L <= S of them.
+// q [B, heads, L, d], k [B, kv_heads, S, d], v [B, kv_heads, S, e <= d], heads % kv_heads == 0 -> [B, heads, L, e]. Keys and
+// values are of S positions, queries of the last L <= S of them.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const AttentionRule& rule);
 
 // Lower Cholesky factor, or nothing when `matrix` [n, n] is not positive definite.
 std::optional<at::Tensor> cholesky(const at::Tensor& matrix);
-// Solves triangular · X = b.
-at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, bool upper);
+// Solves triangular · X = b, [.., n, n] and [.., n, k]; the other triangle and, with `unit_diagonal`, the diagonal are not
+// read.
+at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, bool upper,
+                            bool unit_diagonal = false);
 // Inverse of A from its lower Cholesky factor.
 at::Tensor cholesky_inverse(const at::Tensor& lower);
 

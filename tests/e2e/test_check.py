@@ -250,6 +250,12 @@ class Documents(RuleTest):
         for text in ("`src/base/gone.h`", "`base/gone.h`", "[it](src/base/error.h)", "[it](../gone.md#part)"):
             self.expect({"src/base/error.h": "", "docs/a.md": "\n" + text + "\n"}, [("docs/a.md", 2, "document")])
 
+    def test_a_block_shows_its_file(self):
+        source = "int a;\n\nint b;\n"
+        for shown, findings in ((source, []), ("int a;\n", [("docs/a.md", 2, "document")])):
+            self.expect({"src/base/a.h": source, "docs/a.md": f"\n```cpp src/base/a.h\n{shown}```\n"}, findings)
+        self.expect({"docs/a.md": "\n```cpp src/base/a.h\n```\n"}, [("docs/a.md", 2, "document")])
+
     def test_leftovers(self):
         for word in ("FIX" "ME", "TO" "DO", "X" "XX"):
             self.fires("src/base/a.cpp", f"// {word}: later\n", "leftover")

@@ -187,6 +187,17 @@ class Mixtures(e2e.GramianTestCase):
         self.assertEqual({n: (written[n].dtype, written[n].shape) for n in packed}, packed)
         self.assertTrue(all(map(math.isfinite, written["model.layers.0.mlp.experts.3.gate_proj.s_channel"].values())))
 
+    def test_all_experts(self):
+        tiny = TinyMixture(never=(3, 6))
+        _, routed = self.job(tiny, name="routed")
+        out, report = self.job(tiny, "--experts", "all", name="all")
+        self.assertEqual((routed["experts"], report["experts"]), ("routed", "all"))
+        self.assertEqual({m["samples"] for m in report["modules"]}, {report["tokens"]})
+        self.assertEqual((report["fallbacks"], report["experts_below_minimum"]), (0, []))
+        expert = "model.layers.0.mlp.experts.3.gate_proj.B"
+        self.assertNotEqual(read_model(out)[expert], read_model(self.path("routed"))[expert])
+        self.assertGreater(report["plan"]["peak_bytes"], 0)
+
     def test_min_expert_tokens(self):
         tiny = TinyMixture()
         _, base = self.job(tiny, name="base")

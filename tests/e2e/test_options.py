@@ -229,8 +229,8 @@ class Quantize(e2e.GramianTestCase):
         for verb, flags in {
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
-                             "--activations", "--scratch", "--min-expert-tokens", "--dry-run", "--hessian-input-dtype", "--staging-dtype",
-                             "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume", *forward, *rows],
+                             "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
+                             "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
                 "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")

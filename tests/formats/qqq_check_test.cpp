@@ -161,7 +161,7 @@ TEST_F(QqqCheckTest, DamageCannotBeTrusted) {
   // A BOOL tensor with bytes that are none, and types without arithmetic.
   const std::string header = R"({"m.B":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},)"
                              R"("m.s_channel":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[4,8]},)"
-                             R"("m.s_group":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[8,12]},)"
+                             R"("m.s_group":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[8,12]},)"
                              R"("m.bias":{"dtype":"U64","shape":[0,1099511627776],"data_offsets":[12,12]}})";
   write_bytes(folder_.path() / "config.json", "{}");
   write_bytes(folder_.path() / "model.safetensors",

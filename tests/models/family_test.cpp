@@ -207,10 +207,13 @@ TEST(Families, OlderMultimodalFilesKeepTheTextAtTheTop) {
 // Each family's defaults describe a whole model.
 TEST(Families, DefaultsAreComplete) {
   for (const Family* family : all_families()) {
-    const Json json{{"model_type", "whole"}, {"text_config", {{"model_type", family->model_type}}}};
+    Json json{{"model_type", "whole"}, {"text_config", {{"model_type", family->model_type}}}};
+    // The sizes of this class make heads of which no half can turn, in transformers either; its files name another.
+    if (family->model_type == "glm4_moe") json["text_config"]["head_dim"] = 128;
     const DecoderSpec spec = describe(json);
     EXPECT_GE(spec.layers(), 24) << family->model_type;
-    EXPECT_GE(spec.ropes[0].max_positions, 2048) << family->model_type;
+    // Some have no positions at all.
+    for (const RopeSpec& rope : spec.ropes) EXPECT_GE(rope.max_positions, 2048) << family->model_type;
   }
 }
 

@@ -210,5 +210,23 @@ TEST(ApplyRope, TurnsPairsOfHalvesAndLeavesTheRest) {
   }
 }
 
+TEST(ApplyRope, PairsAreHalvesInAnotherOrder) {
+  RopeSpec spec = read(R"({"rope_theta": 16, "partial_rotary_factor": 0.5})");
+  const at::Tensor x = tensor::arange(2 * 3 * 8, at::kFloat).reshape({1, 2, 3, 8}).sub(20);
+  const auto reordered = [&](const at::Tensor& heads, const std::vector<int64_t>& order) {
+    return heads.index_select(-1, tensor::wrap(order.data(), {8}, at::kLong, nullptr));
+  };
+  const at::Tensor halves = apply_rope(reordered(x, {0, 2, 1, 3, 4, 5, 6, 7}), rope_table(spec, 3));
+  spec.pairs = true;
+  EXPECT_TRUE(reordered(halves, {0, 2, 1, 3, 4, 5, 6, 7}).equal(apply_rope(x, rope_table(spec, 3))));
+}
+
+TEST(ReadRope, TheFactorOfAllDimensionsSharpensScores) {
+  EXPECT_EQ(read(R"({"rope_theta": 16})").mscale_all, 1.0);
+  const char* yarn = R"({"rope_scaling": {"type": "yarn", "factor": 4, "mscale": 0.5, "mscale_all_dim": 0.7,
+                         "original_max_position_embeddings": 16}})";
+  EXPECT_NEAR(read(yarn).mscale_all, 0.1 * 0.7 * std::log(4.0) + 1, 1e-12);
+}
+
 }  // namespace
 }  // namespace gramian

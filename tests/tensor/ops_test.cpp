@@ -134,7 +134,7 @@ TEST(Ops, GeluHasTwoForms) {
 at::Tensor naive_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const tensor::AttentionRule& rule) {
   const int64_t repeats = q.size(1) / k.size(1);
-  at::Tensor out = tensor::zeros(q.sizes(), at::kDouble);
+  at::Tensor out = tensor::zeros({q.size(0), q.size(1), q.size(2), v.size(3)}, at::kDouble);
   for (int64_t b = 0; b < q.size(0); ++b) {
     for (int64_t h = 0; h < q.size(1); ++h) {
       const at::Tensor keys = k[b][h / repeats].to(at::kDouble), values = v[b][h / repeats].to(at::kDouble);
@@ -143,7 +143,10 @@ at::Tensor naive_attention(const at::Tensor& q, const at::Tensor& k, const at::T
         const int64_t count = i + 1 - first;
         at::Tensor scores = keys.narrow(0, first, count).matmul(q[b][h][i].to(at::kDouble)).mul(rule.scale);
         if (rule.softcap > 0) scores = scores.div(rule.softcap).tanh().mul(rule.softcap);
-        out[b][h][i].copy_(scores.softmax(0).matmul(values.narrow(0, first, count)));
+        if (rule.sinks.defined())
+          scores = tensor::cat({scores, rule.sinks.narrow(0, h, 1).to(at::kDouble)}, 0);
+        const at::Tensor weights = scores.softmax(0).narrow(0, 0, count);
+        out[b][h][i].copy_(weights.matmul(values.narrow(0, first, count)));
       }
     }
   }
@@ -196,6 +199,41 @@ TEST(CausalAttention, QueriesOfTheLastPositions) {
                            last(whole, length)),
             2e-6)
             << length << " queries, window " << window << ", softcap " << softcap;
+      }
+    }
+  }
+}
+
+TEST(CausalAttention, SinksTakeTheirShare) {
+  const at::Tensor q = noise({2, 6, 12, 8}, 1).mul(2), k = noise({2, 2, 12, 8}, 2).mul(2),
+                   v = noise({2, 2, 12, 8}, 3), sinks = noise({6}, 4);
+  for (const int64_t window : {0, 3}) {
+    for (const double softcap : {0.0, 1.5}) {
+      tensor::AttentionRule rule{.scale = 0.4, .window = window, .softcap = softcap, .sinks = sinks};
+      const at::Tensor whole = naive_attention(q, k, v, rule);
+      for (const int64_t length : {1, 5, 12}) {
+        const at::Tensor last = q.narrow(2, 12 - length, length);
+        EXPECT_LT(
+            max_difference(tensor::causal_attention(last, k, v, rule), whole.narrow(2, 12 - length, length)),
+            2e-6)
+            << length << " queries, window " << window << ", softcap " << softcap;
+      }
+      rule.sinks.reset();
+      EXPECT_GT(max_difference(tensor::causal_attention(q, k, v, rule), whole), 0.1);
+    }
+  }
+}
+
+TEST(CausalAttention, ValuesMayBeNarrowerThanKeys) {
+  const at::Tensor q = noise({2, 6, 12, 8}, 1).mul(2), k = noise({2, 2, 12, 8}, 2).mul(2),
+                   v = noise({2, 2, 12, 5}, 3);
+  for (const int64_t window : {0, 3}) {
+    for (const double softcap : {0.0, 1.5}) {
+      const tensor::AttentionRule rule{.scale = 0.4, .window = window, .softcap = softcap};
+      const at::Tensor whole = naive_attention(q, k, v, rule);
+      for (const int64_t length : {1, 5, 12}) {
+        const at::Tensor found = tensor::causal_attention(q.narrow(2, 12 - length, length), k, v, rule);
+        EXPECT_LT(max_difference(found, whole.narrow(2, 12 - length, length)), 2e-6) << length << " queries";
       }
     }
   }

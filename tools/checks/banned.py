@@ -23,6 +23,7 @@ CALLS = (
     (r"(?<![\w.>:])(?:std::)?s?rand\s*\(", True, "use std::mt19937_64 with a seed that is printed"),
     (r"\bstd::system\s*\(|(?<![\w.>:])system\s*\(", True, "no shell: use the library call, or a test script in Python"),
     (r"\btorch::(?:jit::)?(?:load|pickle_load)\b", True, "pickles run code: read safetensors"),
+    (r"\.(sigmoid|tanh|silu|gelu|softplus)_?\(", False, "its last bits depend on the number of threads: use tensor/ops.h"),
     (r"\bat::parallel_for\b", True, "it runs serially without -fopenmp: use base/parallel.h"),
     (r"\bstd::cout\b|(?<![\w.>:])(?:std::)?(?:printf|puts|putchar|vprintf)\s*\("
      r"|\bfprintf\s*\(\s*stdout\b", False, STDOUT),

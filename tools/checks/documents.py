@@ -1,4 +1,4 @@
-"""Documents that name missing files, unfinished work, and paths of one machine."""
+"""Documents that name missing files or show old text of a file, unfinished work, and paths of one machine."""
 import re
 
 from .tree import LAYERS, matches
@@ -25,6 +25,11 @@ def check(tree):
 
 
 def _check_document(tree, path, text):
+    # A block that opens with its file's name, ```cpp src/models/family.h, shows that file.
+    for line, match in matches(text, r"(?ms)^```\w+ ([\w./-]+)\n(.*?)^```"):
+        name, shown = match.groups()
+        if name not in tree.files or tree.text(name) != shown:
+            yield path, line, "document", f"shows another text than {name} has"
     text = re.sub(r"(?ms)^```.*?^```", lambda match: re.sub(r"[^\n]", " ", match.group()), text)
     known = {name.split("/")[0] for name in tree.files}
     for line, match in matches(text, r"`([\w.-]+(?:/[\w.-]+)+\.\w+)`"):

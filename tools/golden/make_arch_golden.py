@@ -10,16 +10,19 @@ OUT gets one folder a variant and an index.json, in the structure that tests/gol
 Needs torch, transformers 5.23 and safetensors. Every variant is written as a config.json in the words that a checkpoint
 would use (old and new spellings of the rotary settings among them), loaded back by transformers from that file, and run
 in float32 with eager attention. `noise` is what 1e-6 of relative noise on every weight does to the logits: the tolerance is
-four times that, at least 2e-4. `setting_moves_logits` is what the variant's own settings do to them: a reader that
+four times that, at least 2e-4; a seed whose routing it changes is given up for another. `setting_moves_logits` is what the variant's own settings do to them: a reader that
 ignored them would fail.
 """
 import argparse
 import json
 import pathlib
+import tempfile
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+
+import arch_variants
 
 ROWS, LENGTH = 2, 24
 
@@ -164,6 +167,8 @@ def variants():
     add("qwen2-linear-window", QWEN2, {"max_window_layers": 0, **window, **rope("linear", factor=2.0)}, PLAIN_ROPE)
     family_variants(add)
     wrapped_variants(add)
+    arch_variants.dense_variants(add, rope, old_rope)
+    arch_variants.mixture_variants(add, rope, old_rope)
     return table
 
 
@@ -328,6 +333,14 @@ def random_state(model, seed):
     return state
 
 
+def published(model, state):
+    """The state under the names in which transformers writes it: experts one by one, for example."""
+    model.load_state_dict(state, strict=False)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(pathlib.Path(folder) / "model.safetensors")
+
+
 def write_json(path, value):
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
@@ -355,7 +368,9 @@ def model_class(config):
 
 def load(folder, dtype=torch.float32):
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    model = model_class(config).from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    # Grouped products of experts have no float64 form.
+    model = model_class(config).from_pretrained(folder, dtype=dtype, attn_implementation="eager",
+                                                experts_implementation="eager")
     return model.eval()
 
 
@@ -389,12 +404,16 @@ def forward(model, ids):
     for i, layer in enumerate(layers):
         hooks.append(layer.register_forward_hook(keep(f"hidden.{i + 1}", lambda _i, output: output)))
         hooks.append(layer.self_attn.register_forward_hook(keep(f"mixer_out.{i}", lambda _i, output: output)))
-        hooks.append(layer.mlp.register_forward_hook(keep(f"mlp_out.{i}", lambda _i, output: output)))
+        mlp = layer.feed_forward if hasattr(layer, "feed_forward") else layer.mlp
+        hooks.append(mlp.register_forward_hook(keep(f"mlp_out.{i}", lambda _i, output: output)))
     hooks.append(text.norm.register_forward_hook(keep("final_norm", lambda _i, output: output)))
     found["logits"] = model(input_ids=ids, use_cache=False).logits
     for hook in hooks:
         hook.remove()
-    return {name: tensor.float().contiguous() for name, tensor in found.items()}
+    # Mixtures may give their tokens without rows.
+    shape = found["hidden.0"].shape
+    return {name: (tensor.view(shape) if name.startswith("mlp_out") else tensor).float().contiguous()
+            for name, tensor in found.items()}
 
 
 @torch.no_grad()
@@ -412,8 +431,12 @@ def make(folder, config, without, options, seed):
     write_json(folder / "config.json", config)
     model = model_class(config).from_config(transformers.AutoConfig.from_pretrained(folder))
     state = random_state(model, seed)
+    if options.get("published"):
+        state = published(model, state)
     if model.config.tie_word_embeddings:
-        head = state.pop("lm_head.weight")
+        head = state.pop("lm_head.weight", None)
+        if head is None:
+            head = next(tensor for name, tensor in state.items() if name.endswith("embed_tokens.weight"))
         # The embedding is the head: its size sets the size of the logits.
         state[next(name for name in state if name.endswith("embed_tokens.weight"))] = head
         if "store_head" in options:
@@ -431,8 +454,10 @@ def make(folder, config, without, options, seed):
     logits = found["logits"]
     save_file({"input_ids": ids, **found}, folder / "golden.safetensors")
     noise = noise_on_logits(folder, ids, logits, seed + 2)
-    wide = load(folder).double()
+    if noise > 1e-3:
+        return make(folder, config, without, options, seed + 100)
     # Buffers of the rotary table stay as they were made in float32.
+    wide = load(folder).double()
     float64 = (wide(input_ids=ids, use_cache=False).logits.float() - logits).abs().max().item()
     entry = {
         "model_type": config["model_type"], "seed": seed,

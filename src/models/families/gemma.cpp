@@ -15,6 +15,7 @@ DecoderSpec describe_gemma(const ConfigReader& config, const std::string& activa
   DecoderSpec spec = describe_sizes(config);
   spec.norms.spec.kind = NormKind::rms_offset;
   spec.embedding_scale = std::sqrt(static_cast<double>(spec.hidden));
+  spec.round_embedding_scale = true;
   spec.mlp.activation = read_activation(config, activation_key);
   read_attention_bias(config, spec);
   return spec;
@@ -38,6 +39,6 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family gemma() { return {"gemma", "GemmaForCausalLM", kDefaults, read, residual_layer, dense_modules}; }
+Family gemma() { return {"gemma", "GemmaForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
 
 }  // namespace gramian

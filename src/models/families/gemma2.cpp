@@ -42,6 +42,6 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family gemma2() { return {"gemma2", "Gemma2ForCausalLM", kDefaults, read, residual_layer, dense_modules}; }
+Family gemma2() { return {"gemma2", "Gemma2ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
 
 }  // namespace gramian

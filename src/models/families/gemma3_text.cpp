@@ -51,7 +51,7 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family gemma3_text() {
-  return {"gemma3_text", "Gemma3ForCausalLM", kDefaults, read, residual_layer, dense_modules};
+  return {"gemma3_text", "Gemma3ForCausalLM", kDefaults, read, residual_layer, layer_modules};
 }
 
 }  // namespace gramian

@@ -18,6 +18,6 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family llama() { return {"llama", "LlamaForCausalLM", kDefaults, read, residual_layer, dense_modules}; }
+Family llama() { return {"llama", "LlamaForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
 
 }  // namespace gramian

@@ -18,6 +18,6 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family mistral() { return {"mistral", "MistralForCausalLM", kDefaults, read, residual_layer, dense_modules}; }
+Family mistral() { return {"mistral", "MistralForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
 
 }  // namespace gramian

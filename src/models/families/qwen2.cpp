@@ -27,7 +27,7 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family qwen2() { return {"qwen2", "Qwen2ForCausalLM", kDefaults, read, residual_layer, dense_modules}; }
+Family qwen2() { return {"qwen2", "Qwen2ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
 
 // Older files keep the text part's settings at the top, under the type of the whole.
 Family qwen2_vl() {

@@ -20,6 +20,6 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family qwen3() { return {"qwen3", "Qwen3ForCausalLM", kDefaults, read, residual_layer, dense_modules}; }
+Family qwen3() { return {"qwen3", "Qwen3ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
 
 }  // namespace gramian

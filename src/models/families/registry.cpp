@@ -7,7 +7,19 @@ namespace {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies{
-      llama(), mistral(), qwen2(), qwen2_vl(), qwen3(), qwen3_moe(), gemma(), gemma2(), gemma3_text(),
+      llama(),        llama4_text(),
+      mistral(),      mixtral(),
+      qwen2(),        qwen2_moe(),
+      qwen2_vl(),     qwen3(),
+      qwen3_moe(),    gemma(),
+      gemma2(),       gemma3_text(),
+      deepseek_v3(),  glm4_moe(),
+      gpt_oss(),      granite(),
+      olmo2(),        stablelm(),
+      cohere(),       cohere2(),
+      phi3(),         kimi_linear(),
+      olmo_hybrid(),  qwen3_next(),
+      qwen3_5_text(), qwen3_5_moe_text(),
   };
   return kFamilies;
 }

@@ -1,7 +1,9 @@
 // Every folder with config.json and golden.safetensors: logits, final norm, and per layer the hidden state, the mixer's and
 // the MLP's output, against a reference forward in float32. Tolerances come from the index.json above the folder.
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "formats/checkpoint.h"
 #include "models/model.h"
@@ -34,6 +36,13 @@ void expect_close(const std::string& what, const at::Tensor& found, const at::Te
   EXPECT_LE(worst, bound) << what;
 }
 
+// Whether positions turn as they do in a row of `whole` tokens (dynamic and longrope differ).
+bool turns_alike(const DecoderSpec& spec, int64_t length, int64_t whole) {
+  return std::all_of(spec.ropes.begin(), spec.ropes.end(), [&](const RopeSpec& rope) {
+    return rope_frequencies(rope, length) == rope_frequencies(rope, whole);
+  });
+}
+
 // Rows that grow, a few tokens at a time and then one by one, give the logits of the reference's forward over whole rows.
 void check_sequences(const fs::path& folder, const std::vector<TokenRow>& rows, const at::Tensor& logits,
                      double bound) {
@@ -46,9 +55,29 @@ void check_sequences(const fs::path& folder, const std::vector<TokenRow>& rows, 
       const at::Tensor state =
           sequence.append(std::span(rows[r]).subspan(static_cast<size_t>(at), static_cast<size_t>(count)));
       at += count;
+      // The reference knows the whole row only.
+      if (!turns_alike(model.model().spec(), at, length)) continue;
       const at::Tensor expected = logits[static_cast<int64_t>(r)].narrow(0, at - 1, 1);
       expect_close(str("logits of a growing row, position ", at - 1), model.logits(state), expected, bound);
     }
+  }
+}
+
+// A row over several chunks of the delta rule: its chunked form over the whole row against the recurrent one, token by token.
+void check_long_row(const fs::path& folder, double bound) {
+  constexpr int64_t kLength = 210;
+  ResidentModel model(folder, {.dtype = "float32"}, std::make_shared<ThreadPool>(1));
+  if (model.model().spec().recurrent.empty()) return;
+  std::mt19937 random(7);
+  TokenRow row;
+  for (int64_t i = 0; i < kLength; ++i)
+    row.push_back(static_cast<int64_t>(random() % static_cast<uint32_t>(model.model().spec().vocab)));
+  const at::Tensor whole = model.logits(model.states({row}));
+  Sequence sequence(model, kLength);
+  for (int64_t i = 0; i < kLength; ++i) {
+    const at::Tensor found = model.logits(sequence.append(std::span(row).subspan(static_cast<size_t>(i), 1)));
+    if (i % 16 == 15 || i + 1 == kLength)
+      expect_close(str("logits of a long row, position ", i), found, whole.narrow(0, i, 1), bound);
   }
 }
 
@@ -90,6 +119,7 @@ void check_folder(const fs::path& folder) {
   compare("final_norm", normed);
   expect_close("logits", model.logits(normed), golden.load("logits"), tolerance.logits_max_abs);
   check_sequences(folder, rows, golden.load("logits"), tolerance.logits_max_abs);
+  check_long_row(folder, tolerance.logits_max_abs);
 }
 
 }  // namespace

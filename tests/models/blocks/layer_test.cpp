@@ -1,10 +1,12 @@
-// Blocks against plain formulas in double, and the independence of a row from the rest of its batch.
-#include "models/blocks.h"
+// Layers against plain formulas in double, and the independence of a row from the rest of its batch.
+#include "models/blocks/layer.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "models/blocks/attention.h"
+#include "models/blocks/mlp.h"
 #include "support/tiny_model.h"
 
 namespace gramian {
@@ -15,47 +17,6 @@ using testing_support::max_difference;
 using testing_support::random_normal;
 using testing_support::random_rows;
 using testing_support::TinyModel;
-
-TEST(Norm, DividesByTheRootMeanSquare) {
-  const at::Tensor weight = random_normal({8}, 1);
-  const at::Tensor x = random_normal({5, 8}, 2).mul(3);
-  const at::Tensor wide = x.to(at::kDouble);
-  const at::Tensor expected =
-      wide.div(wide.square().mean(-1, true).add(0.1).sqrt()).mul(weight.to(at::kDouble));
-  EXPECT_LT(max_difference(Norm{weight, {.eps = 0.1}}(x), expected), 1e-6);
-  const at::Tensor half = Norm{weight, {.eps = 0.1}}(x.to(at::kBFloat16));
-  EXPECT_EQ(half.scalar_type(), at::kBFloat16);
-  EXPECT_LT(max_difference(half, expected), 0.05);
-}
-
-// (1 + weight) meets the quotient in f32; rounding before that would give other bits.
-TEST(Norm, OffsetWeightsAreRoundedOnce) {
-  const at::Tensor weight = random_normal({64}, 1).mul(0.3);
-  const at::Tensor x = random_normal({50, 64}, 2).mul(3).to(at::kBFloat16);
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor quotient = wide.mul(wide.square().mean(-1, true).add(0.1).rsqrt());
-  const at::Tensor found = Norm{weight, {.kind = NormKind::rms_offset, .eps = 0.1}}(x);
-  EXPECT_TRUE(found.equal(quotient.mul(weight.add(1)).to(at::kBFloat16)));
-  EXPECT_FALSE(found.equal(quotient.to(at::kBFloat16).mul(weight.add(1).to(at::kBFloat16))));
-}
-
-TEST(Norm, WithoutAWeightItDoesNothing) {
-  const at::Tensor x = random_normal({3, 8}, 2);
-  EXPECT_TRUE(Norm{}(x).equal(x));
-}
-
-TEST(Activation, NamesOfOtherLibraries) {
-  const auto named = [](const std::string& name) {
-    const nlohmann::ordered_json json{{"hidden_act", name}};
-    return read_activation({json, "config.json"});
-  };
-  EXPECT_EQ(named("silu"), Activation::silu);
-  EXPECT_EQ(named("swish"), Activation::silu);
-  EXPECT_EQ(named("gelu"), Activation::gelu);
-  EXPECT_EQ(named("gelu_new"), Activation::gelu_tanh);
-  EXPECT_EQ(named("gelu_pytorch_tanh"), Activation::gelu_tanh);
-  EXPECT_THROW(named("relu"), Error);
-}
 
 // One layer in double, head by head.
 at::Tensor naive_layer(const TinyModel& tiny, const at::Tensor& hidden, int64_t heads, int64_t kv_heads) {
@@ -113,9 +74,9 @@ TEST(Attention, TurnsByTheKindThatTheLayerNames) {
   const auto output = [&](std::optional<size_t> kind, const std::vector<RopeSpec>& ropes) {
     AttentionSpec spec = model.spec().attention[0];
     spec.rope = kind;
-    ResidualLayer layer(weights, "model.layers.0.", spec,
-                        std::make_unique<GatedMlp>(weights, "model.layers.0.mlp.", model.spec().mlp),
-                        model.spec().norms);
+    ResidualLayer layer(weights, "model.layers.0.", spec.hidden, model.spec().norms,
+                        std::make_unique<Attention>(weights, "model.layers.0.self_attn.", spec),
+                        std::make_unique<GatedMlp>(weights, "model.layers.0.mlp.", model.spec().mlp));
     const BatchContext context = make_batch_context({7, 3}, ropes);
     return run(layer.forward(hidden, context));
   };

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "eval/generated_rows.h"
 #include "formats/safetensors.h"
+#include "golden_sets/modelopt/modelopt_golden.h"
 #include "stats/hessian.h"
 #include "stats/imatrix.h"
 #include "stats/local_hessian.h"
@@ -157,7 +158,9 @@ void collect_hessians(const Path& path) {
   }
 }
 
-void collect(const Path& root) {
+}  // namespace
+
+void collect_statistics(const Path& root) {
   for (const Path& folder : folders_with(root, "gptq_hessian.safetensors"))
     collect_hessians(folder / "gptq_hessian.safetensors");
   for (const Path& folder : folders_with(root, "local_hessian.safetensors")) {
@@ -170,9 +173,4 @@ void collect(const Path& root) {
     add("modelopt_imatrix", "sums", [folder] { check_imatrix(folder / "imatrix.safetensors"); });
 }
 
-}  // namespace
 }  // namespace gramian::golden
-
-int main(int argc, char** argv) {
-  return gramian::golden::run(argc, argv, "modelopt", gramian::golden::collect);
-}

@@ -1,0 +1,15 @@
+// The cases of the golden set "modelopt", by file. A file that is not there brings none.
+#pragma once
+
+#include <filesystem>
+
+namespace gramian::golden {
+
+// gptq_hessian, local_hessian and imatrix.safetensors: sums against the peer's and float64.
+void collect_statistics(const std::filesystem::path& root);
+// delta_rule.safetensors: both forms against the peer's float64, and its float32 forms against it.
+void collect_delta_rule(const std::filesystem::path& root);
+// linear_attention_layers.safetensors: whole mixers against the peer's outputs.
+void collect_linear_attention(const std::filesystem::path& root);
+
+}  // namespace gramian::golden
