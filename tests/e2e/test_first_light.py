@@ -183,9 +183,22 @@ class FirstLight(e2e.GramianTestCase):
             self.assertEqual(report[key], one[key], key)
         self.assertEqual([m["samples"] for m in report["modules"]], [m["samples"] for m in one["modules"]])
         first = {name: size for name, size in linears().items() if ".0.self_attn." in name and "o_proj" not in name}
-        gap, codes = e2e.compare_quantized(read_model(self.jobs["qqq-g128"].folder), read_model(self.path("lanes")), first)
-        self.assertLessEqual(gap, 1e-5)
-        self.assertLessEqual(codes, 0.001)
+        ours, lanes = read_model(self.jobs["qqq-g128"].folder), read_model(self.path("lanes"))
+        self.assertLessEqual(e2e.compare_quantized(ours, lanes, first)[1], 0.001)
+        # Another order of summation may tip a group's scale to the neighbouring f16, at most, and rarely does.
+        tipped = total = 0
+        for name, (out, width) in first.items():
+            codes = [e2e.qqq_codes(tensors[name + ".B"], out, width, True) for tensors in (ours, lanes)]
+            scales = [e2e.qqq_scales(tensors, name, out, width) for tensors in (ours, lanes)]
+            for n in range(out):
+                if codes[0][n] != codes[1][n]:
+                    continue
+                for x, y in zip(scales[0][n], scales[1][n]):
+                    self.assertAlmostEqual(x, y, delta=2 ** -10 * max(abs(x), abs(y)))
+                    tipped += abs(x - y) > 1e-5 * max(abs(x), abs(y))
+                    total += 1
+        self.assertGreater(total, 0.9 * sum(out * width / 128 for out, width in first.values()))
+        self.assertLessEqual(tipped, 0.01 * total)
 
     def test_quiet(self):
         flags = [*self.CALIBRATED, "-o", self.path("quiet"), "--quiet"]
