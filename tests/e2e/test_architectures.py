@@ -46,10 +46,13 @@ class Architectures(e2e.GramianTestCase):
                 self.assertEqual([m["name"] for m in inspected["modules"]], list(tiny.linears))
                 loss = self.report("eval", self.path("out"), "--rows", self.rows, "--reference", self.path("model"))
                 self.assertTrue(0 < loss["kl_mean"] < 0.5, loss)
-                # Rows stand alone, in the quantized model too.
-                together, alone = (self.logits(self.path("out"), "--dtype", "float32", "--batch", batch) for batch in (8, 1))
-                self.assertLess(max(abs(a - b) for a, b in zip(together, alone)), 1e-3)
-                self.assertTrue(all(map(math.isfinite, together)))
+                # Rows stand alone. In the quantized model last bits may move an activation to the next of its 255 steps.
+                for folder, bound in (("model", 1e-4), ("out", 0.05)):
+                    together, alone = (self.logits(self.path(folder), "--dtype", "float32", "--batch", batch)
+                                       for batch in (8, 1))
+                    self.assertTrue(all(map(math.isfinite, together)))
+                    most = max(map(abs, together))
+                    self.assertLess(max(abs(a - b) for a, b in zip(together, alone)), bound * most, folder)
                 self.folder = self.folder.parent
 
     def test_inspect_lists_shared_inputs(self):
