@@ -94,7 +94,9 @@ void collect_linear_attention(const fs::path& root) {
     add("linear_attention", "kimi", [file] {
       check_mixer<KimiDeltaAttention, KimiDeltaSpec>(
           *file, "kimi",
-          {.sizes = sizes_of(*file, "kimi", ".forget_gate.A_log", ".o_norm.weight"), .lower_bound = {}});
+          {.sizes = sizes_of(*file, "kimi", ".forget_gate.A_log", ".o_norm.weight"),
+           .lower_bound = {},
+           .norm = {.eps = 1e-5, .gate = Gate::sigmoid}});
     });
   }
 }
