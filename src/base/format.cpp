@@ -67,4 +67,10 @@ std::optional<int64_t> parse_bytes(const std::string& text) {
   return static_cast<int64_t>(bytes);
 }
 
+std::string below(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += "\n  " + line;
+  return text;
+}
+
 }  // namespace gramian

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace gramian {
 
@@ -19,6 +20,8 @@ std::string fixed(double value, int digits);
 std::string fixed_or_scientific(double value, int digits);
 // "26,775".
 std::string grouped(int64_t value);
+// "\n  first\n  second": below a message.
+std::string below(const std::vector<std::string>& lines);
 // Digits after the point that show `value` with `significant` digits, from 0 to 9; 0 and what is not finite need none.
 int decimals_of(double value, int significant);
 

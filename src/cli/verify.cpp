@@ -32,9 +32,8 @@ void run(const std::string& folder, const Common& common) {
   json["peak_rss_bytes"] = peak_rss_bytes();
   if (!found.problems.empty()) {
     common.result(json, "");
-    std::string all;
-    for (const std::string& problem : found.problems) all += "\n  " + problem;
-    throw Error(ErrorKind::unsound, folder, str(found.problems.size(), " problem(s):", all));
+    throw Error(ErrorKind::unsound, folder,
+                str(found.problems.size(), " problem(s):", below(found.problems)));
   }
   std::string text =
       str(folder, ": sound, ", checkpoint->tensors().size(), " tensors of ", human_bytes(bytes));

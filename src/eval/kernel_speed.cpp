@@ -115,6 +115,15 @@ void set_times(KernelFigure& figure, const std::vector<double>& times) {
 
 }  // namespace
 
+std::map<std::string, double> KernelFigure::counters() const {
+  std::map<std::string, double> found{{"FLOP/s", operations_per_second()},
+                                      {"times_libtorch", ratio()},
+                                      {"error", error},
+                                      {"times_error", error / torch_error}};
+  if (peak > 0) found["share_of_peak"] = peak_share();
+  return found;
+}
+
 std::vector<double> shortest_in_turns(const std::vector<std::function<void()>>& tasks, int repeats,
                                       int threads) {
   std::vector<double> best(tasks.size(), std::numeric_limits<double>::infinity());

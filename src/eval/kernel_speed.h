@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct KernelFigure {
   double ratio() const { return torch_seconds / seconds; }
   double operations_per_second() const { return operations / seconds; }
   double peak_share() const { return operations_per_second() / (peak * threads); }
+  // What the benchmarks beside the kernels print, by name.
+  std::map<std::string, double> counters() const;
 };
 
 struct KernelCase {

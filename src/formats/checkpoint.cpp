@@ -23,7 +23,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kConfigName = "config.json";
 constexpr const char* kIndexName = "model.safetensors.index.json";
-constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kSuffix = ".safetensors";
 // Names listed in one message, except missing files, which are all listed.
 constexpr size_t kListMax = 10;
@@ -121,7 +120,7 @@ std::optional<int> shards_in_name(const std::string& name) {
 // The one weight file of a folder without an index.
 std::string single_file(const fs::path& folder) {
   const std::vector<std::string> names = file_names(folder);
-  if (is_there(folder / kSingleName)) return kSingleName;
+  if (is_there(folder / kSingleWeightsName)) return kSingleWeightsName;
   std::vector<std::string> weights;
   std::vector<std::string> pickles;
   for (const std::string& name : names) {

@@ -66,6 +66,9 @@ struct PlannedTensor {
   std::vector<int64_t> shape;
 };
 
+// A model's weights, when they are in one file.
+inline constexpr const char* kSingleWeightsName = "model.safetensors";
+
 // Writes a model's weights into a folder: one model.safetensors, or model-0000i-of-0000n.safetensors and
 // model.safetensors.index.json when the tensors exceed `shard_bytes_max`. The plan fixes every offset, so
 // tensors may be written in any order as they are made, also from several threads, and nothing is held in

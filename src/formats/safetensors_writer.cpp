@@ -19,7 +19,6 @@ namespace gramian {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // One file to be: its first bytes (length and header) and where each tensor goes, from the start of the file.
@@ -146,7 +145,7 @@ ModelWriter::ModelWriter(fs::path folder, const std::vector<PlannedTensor>& plan
       GRAMIAN_CHECK(state.slots.emplace(plan[i].name, slot).second, "tensor ", quote_name(plan[i].name),
                     " planned twice");
     }
-    state.shards.push_back({.name = ranges.size() == 1 ? kSingleName : name.data(),
+    state.shards.push_back({.name = ranges.size() == 1 ? kSingleWeightsName : name.data(),
                             .file = nullptr,
                             .missing = static_cast<int64_t>(last - first)});
     OutputFile file(state.folder / state.shards.back().name, OutputFile::Content::keep);

@@ -23,6 +23,18 @@ int64_t ConfigReader::integer_or(const std::string& key, int64_t fallback, int64
   return has(key) ? integer(key, low, high) : fallback;
 }
 
+std::optional<std::vector<int64_t>> ConfigReader::integers(const std::string& key, const char* what) const {
+  if (!has(key)) return std::nullopt;
+  const auto& list = json_.at(key);
+  if (!list.is_array()) fail(key, str("must be a list of ", what));
+  std::vector<int64_t> values;
+  for (const auto& value : list) {
+    if (!value.is_number_integer()) fail(key, str("must be a list of ", what));
+    values.push_back(value.get<int64_t>());
+  }
+  return values;
+}
+
 double ConfigReader::number(const std::string& key) const {
   if (!has(key)) fail(key, "is missing");
   const auto& value = json_.at(key);

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -25,6 +27,8 @@ class ConfigReader {
   double number_or(const std::string& key, double fallback) const;
   bool boolean_or(const std::string& key, bool fallback) const;
   std::string text_or(const std::string& key, const std::string& fallback) const;
+  // The integers under `key`; nothing where it is missing or null. Another value `must be a list of WHAT`.
+  std::optional<std::vector<int64_t>> integers(const std::string& key, const char* what = "integers") const;
   // The object under `key`; a null or missing one reads as empty.
   ConfigReader object(const std::string& key) const;
   const nlohmann::ordered_json& json() const { return json_; }

@@ -164,6 +164,23 @@ void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec) {
   }
 }
 
+void name_experts(DecoderSpec& spec, const std::string& gate, const std::string& up,
+                  const std::string& down) {
+  for (MixtureSpec& mixture : spec.mixture) {
+    mixture.expert.gate = gate;
+    mixture.expert.up = up;
+    mixture.expert.down = down;
+  }
+}
+
+bool any_layer_has(const DecoderSpec& spec, const Checkpoint& checkpoint, const std::string& prefix,
+                   const std::string& rest) {
+  for (int64_t i = 0; i < spec.layers(); ++i) {
+    if (checkpoint.contains(str(prefix, "layers.", i, ".", rest))) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<Mixer> make_mixer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
                                   int64_t index) {
   if (is_recurrent(spec, index)) {

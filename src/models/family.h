@@ -95,6 +95,11 @@ void read_qwen_windows(const ConfigReader& config, DecoderSpec& spec);
 // For families whose reference turns whole heads: partial_rotary_factor counts for nothing under plain rotary
 // positions, and is refused (unsupported) under the scaled kinds, which the reference cannot run with it.
 void turn_whole_heads(const ConfigReader& config, DecoderSpec& spec);
+// Names of the modules of every mixture's experts.
+void name_experts(DecoderSpec& spec, const std::string& gate, const std::string& up, const std::string& down);
+// Whether a tensor of any decoder layer is called `rest` behind the layer's number.
+bool any_layer_has(const DecoderSpec& spec, const Checkpoint& checkpoint, const std::string& prefix,
+                   const std::string& rest);
 // The mixer of layer `index`, whose names begin with `prefix`.
 std::unique_ptr<Mixer> make_mixer(const DecoderSpec& spec, const Weights& weights, const std::string& prefix,
                                   int64_t index);

@@ -1,6 +1,7 @@
 #include "models/weights.h"
 
 #include "base/error.h"
+#include "base/format.h"
 
 namespace gramian {
 
@@ -14,9 +15,8 @@ Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dt
 void Weights::Survey::refuse(const std::string& folder) const {
   if (problems.empty()) return;
   if (problems.size() == 1) throw Error(ErrorKind::corrupt_data, "", problems[0]);
-  std::string all;
-  for (const std::string& problem : problems) all += "\n  " + problem;
-  throw Error(ErrorKind::corrupt_data, folder, str(problems.size(), " tensors do not fit config.json:", all));
+  throw Error(ErrorKind::corrupt_data, folder,
+              str(problems.size(), " tensors do not fit config.json:", below(problems)));
 }
 
 Weights Weights::surveying(Survey& survey) const {

@@ -467,7 +467,7 @@ std::string Calibrator::save(const std::filesystem::path& folder) {
 
 bool Calibrator::load(const std::filesystem::path& folder, const std::string& expected) try {
   const std::vector<PlannedTensor> plan = plan_hidden();
-  const SafetensorsFile file(folder / "model.safetensors");
+  const SafetensorsFile file(folder / kSingleWeightsName);
   std::string all;
   for (const PlannedTensor& planned : plan) {
     if (!file.contains(planned.name)) return false;

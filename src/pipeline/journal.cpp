@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "formats/checkpoint.h"
 #include "formats/json.h"
 #include "pipeline/job_identity.h"
@@ -62,10 +63,8 @@ Journal::Journal(const fs::path& output, const Json& identity, Unfinished unfini
   const std::vector<std::string> changes =
       identity_differences(parse_json(read_text(job), job.string()), identity);
   if (!changes.empty()) {
-    std::string all;
-    for (const std::string& change : changes) all += "\n  " + change;
     throw Error(ErrorKind::invalid_argument, folder_.string(),
-                "an unfinished job of another kind lies here:" + all,
+                "an unfinished job of another kind lies here:" + below(changes),
                 "\nfinish it with its own command, name another output, or pass --force to discard it");
   }
   read_layers();

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/format.h"
 #include "base/interrupt.h"
 #include "base/resources.h"
 #include "pipeline/job_identity.h"
@@ -374,10 +375,8 @@ void QuantizeRun::verify_output() {
   }
   if (problems.empty()) return;
   journal_.close();
-  std::string all;
-  for (const std::string& problem : problems) all += "\n  " + problem;
   throw Error(ErrorKind::internal, job_.output.string(),
-              str("what was written does not verify, ", problems.size(), " problem(s):", all),
+              str("what was written does not verify, ", problems.size(), " problem(s):", below(problems)),
               "\nnothing was kept; check the disk, and report it if the disk is sound");
 }
 

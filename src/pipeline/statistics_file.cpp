@@ -3,6 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "pipeline/job_identity.h"
 #include "tensor/ops.h"
 
@@ -12,7 +13,6 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kIdentity = "identity";
-constexpr const char* kFileName = "model.safetensors";  // ModelWriter's
 
 std::vector<PlannedTensor> plan_tensors(size_t identity_bytes, const LayerInputs& inputs) {
   std::vector<PlannedTensor> plan;
@@ -55,7 +55,7 @@ StatisticsWriter::StatisticsWriter(fs::path file, const std::string& identity, c
 }
 
 bool StatisticsWriter::begun(const fs::path& file, const std::string& identity) {
-  const fs::path begun = partial(file) / kFileName;
+  const fs::path begun = partial(file) / kSingleWeightsName;
   if (!fs::exists(begun)) return false;
   const SafetensorsFile part(begun);
   return part.contains(kIdentity) && text_of(part.tensor(kIdentity)) == identity;
@@ -79,7 +79,7 @@ void StatisticsWriter::write(const PauseStatistics& statistics) {
 
 void StatisticsWriter::finish() {
   writer_.finish();
-  fs::rename(folder_ / kFileName, file_);
+  fs::rename(folder_ / kSingleWeightsName, file_);
   fs::remove_all(folder_);
   sync_directory(fs::absolute(file_).parent_path());
 }
@@ -92,9 +92,8 @@ StatisticsFile::StatisticsFile(const fs::path& file, const Json& identity) : fil
   const std::string text(text_of(file_.tensor(kIdentity)));
   const std::vector<std::string> changes = identity_differences(parse_json(text, file.string()), identity);
   if (changes.empty()) return;
-  std::string all;
-  for (const std::string& change : changes) all += "\n  " + change;
-  throw Error(ErrorKind::invalid_argument, file.string(), "these statistics are of something else:" + all,
+  throw Error(ErrorKind::invalid_argument, file.string(),
+              "these statistics are of something else:" + below(changes),
               "\nname another file for --statistics, or remove this one");
 }
 

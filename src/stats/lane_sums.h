@@ -35,7 +35,8 @@ class LaneSums {
   // `rows` and `keep` as TokenBatch takes them; an undefined `keep` counts every token. A batch without tokens does nothing.
   // Throws numerical, naming count and first row, when a value of a token that counts is not finite: nothing of the batch is
   // then added.
-  void add(int lane, const at::Tensor& rows, const at::Tensor& keep, ThreadPool* pool);
+  void add(int lane, const at::Tensor& rows, const at::Tensor& keep, ThreadPool* pool = nullptr);
+  void add(int lane, const at::Tensor& rows, ThreadPool* pool = nullptr) { add(lane, rows, {}, pool); }
 
   struct Sum {
     at::Tensor sum;  // undefined without tokens

@@ -11,19 +11,14 @@ int64_t blocks_of(int64_t columns) { return (columns + gram::kBlockWidth - 1) / 
 
 LocalHessianAccumulator::LocalHessianAccumulator(int64_t in_features, int lanes,
                                                  const AccumulationSettings& settings, Log* log)
-    : lanes_({.columns = in_features,
-              .shape = {blocks_of(in_features), gram::kBlockWidth, gram::kBlockWidth},
-              .add =
-                  [settings, log](const at::Tensor& sum, const TokenBatch& batch, GramWorkspaces& workspaces,
-                                  ThreadPool* pool) {
-                    add_diagonal_blocks(sum, batch, resolve(settings, batch, log), workspaces, pool,
-                                        gram_form(batch.rows()));
-                  }},
-             lanes) {}
-
-void LocalHessianAccumulator::add(int lane, const at::Tensor& rows, const at::Tensor& keep,
-                                  ThreadPool* pool) {
-  lanes_.add(lane, rows, keep, pool);
-}
+    : LaneSums({.columns = in_features,
+                .shape = {blocks_of(in_features), gram::kBlockWidth, gram::kBlockWidth},
+                .add =
+                    [settings, log](const at::Tensor& sum, const TokenBatch& batch,
+                                    GramWorkspaces& workspaces, ThreadPool* pool) {
+                      add_diagonal_blocks(sum, batch, resolve(settings, batch, log), workspaces, pool,
+                                          gram_form(batch.rows()));
+                    }},
+               lanes) {}
 
 }  // namespace gramian

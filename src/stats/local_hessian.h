@@ -14,21 +14,15 @@
 namespace gramian {
 
 // One fp32 [ceil(K / 16), 16, 16] partial sum per lane, made at the lane's first token.
-class LocalHessianAccumulator {
+class LocalHessianAccumulator : LaneSums {
  public:
-  // Arguments and errors of these two as HessianAccumulator's.
+  // Arguments and errors of this and add() as HessianAccumulator's.
   LocalHessianAccumulator(int64_t in_features, int lanes, const AccumulationSettings& settings = {},
                           Log* log = nullptr);
-  void add(int lane, const at::Tensor& rows, const at::Tensor& keep, ThreadPool* pool = nullptr);
-  void add(int lane, const at::Tensor& rows, ThreadPool* pool = nullptr) { add(lane, rows, {}, pool); }
-
-  // The sums, f32 [ceil(K / 16), 16, 16], not divided by tokens(); inputs beyond K count as zeros. Zeros when nothing was added.
-  // Rows added later and merged again give the sum of all rows in a new tensor; the caller must not modify what it got.
-  at::Tensor merge() { return lanes_.merge(); }
-  int64_t tokens() const { return lanes_.tokens(); }
-
- private:
-  LaneSums lanes_;
+  using LaneSums::add;
+  // f32 [ceil(K / 16), 16, 16], not divided by tokens(); inputs beyond K count as zeros.
+  using LaneSums::merge;
+  using LaneSums::tokens;
 };
 
 }  // namespace gramian

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -83,6 +84,17 @@ TEST(LocalHessian, IsTheDiagonalOfTheGramMatrix) {
   EXPECT_LT(squares.merge().sub(whole.diagonal()).abs().div(whole.diagonal()).max().item<double>(), 1e-12);
 }
 
+// Threads that add side by side, each `repeats` times, to the lanes in turn.
+std::vector<std::thread> start(int threads, int64_t repeats, int lanes, const std::function<void(int)>& add) {
+  std::vector<std::thread> workers;
+  for (int t = 0; t < threads; ++t) {
+    workers.emplace_back([=] {
+      for (int64_t i = 0; i < repeats; ++i) add(static_cast<int>((t + i) % lanes));
+    });
+  }
+  return workers;
+}
+
 // Integers are summed exactly, so neither lanes, threads nor the order of arrival may show.
 TEST(Statistics, ConcurrentAddsLoseNothing) {
   const int64_t columns = 40, repeats = 20;
@@ -90,15 +102,10 @@ TEST(Statistics, ConcurrentAddsLoseNothing) {
   const at::Tensor rows = make_rows(8, columns, 2).round(), keep = tensor::arange(8, at::kLong).ne(3);
   LocalHessianAccumulator local(columns, lanes), local_once(columns, 1);
   ImatrixAccumulator imatrix(columns, lanes), imatrix_once(columns, 1);
-  std::vector<std::thread> workers;
-  for (int t = 0; t < threads; ++t) {
-    workers.emplace_back([&, t] {
-      for (int i = 0; i < repeats; ++i) {
-        local.add((t + i) % lanes, rows, keep);
-        imatrix.add((t + i) % lanes, rows, keep);
-      }
-    });
-  }
+  std::vector<std::thread> workers = start(threads, repeats, lanes, [&](int lane) {
+    local.add(lane, rows, keep);
+    imatrix.add(lane, rows, keep);
+  });
   for (std::thread& worker : workers) worker.join();
   EXPECT_EQ(local.tokens(), threads * repeats * 7);
   local_once.add(0, rows, keep);
@@ -115,16 +122,11 @@ TEST(Statistics, MergesBesideAddsLoseNothing) {
   HessianAccumulator hessian(columns, lanes), hessian_once(columns, 1);
   LocalHessianAccumulator local(columns, lanes), local_once(columns, 1);
   ImatrixAccumulator imatrix(columns, lanes), imatrix_once(columns, 1);
-  std::vector<std::thread> workers;
-  for (int t = 0; t < threads; ++t) {
-    workers.emplace_back([&, t] {
-      for (int i = 0; i < repeats; ++i) {
-        hessian.add((t + i) % lanes, rows);
-        local.add((t + i) % lanes, rows);
-        imatrix.add((t + i) % lanes, rows);
-      }
-    });
-  }
+  std::vector<std::thread> workers = start(threads, repeats, lanes, [&](int lane) {
+    hessian.add(lane, rows);
+    local.add(lane, rows);
+    imatrix.add(lane, rows);
+  });
   for (int64_t seen = 0; seen < threads * repeats * 8; seen = hessian.tokens()) {
     const at::Tensor h = hessian.merge(), copy = h.clone();
     local.merge();

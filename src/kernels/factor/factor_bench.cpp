@@ -26,11 +26,7 @@ void invert(benchmark::State& state, int64_t columns, bool hard, CpuLevel level,
                              .repeats = columns > 2048 ? 3 : 6});
     state.SetIterationTime(figure.seconds);
   }
-  state.counters["FLOP/s"] = figure.operations_per_second();
-  if (figure.peak > 0) state.counters["share_of_peak"] = figure.peak_share();
-  state.counters["times_libtorch"] = figure.ratio();
-  state.counters["error"] = figure.error;
-  state.counters["times_error"] = figure.error / figure.torch_error;
+  for (const auto& [name, value] : figure.counters()) state.counters[name] = value;
 }
 
 void register_all() {

@@ -56,11 +56,7 @@ void lower(benchmark::State& state, const Shape& shape, at::ScalarType type, Cpu
                            .repeats = level == CpuLevel::reference ? 1 : 7});
     state.SetIterationTime(figure.seconds);
   }
-  state.counters["FLOP/s"] = figure.operations_per_second();
-  if (figure.peak > 0) state.counters["share_of_peak"] = figure.peak_share();
-  state.counters["times_libtorch"] = figure.ratio();
-  state.counters["error"] = figure.error;
-  state.counters["times_error"] = figure.error / figure.torch_error;
+  for (const auto& [name, value] : figure.counters()) state.counters[name] = value;
 }
 
 void blocks(benchmark::State& state, const Shape& shape, at::ScalarType type, CpuLevel level) {

@@ -69,26 +69,15 @@ DecoderSpec read(const ConfigReader& original) {
                                   .norm = {.eps = spec.norms.spec.eps, .gate = Gate::sigmoid}};
   read_grouped_mixture(config, spec);
   spec.mixture_name = "block_sparse_moe.";
-  for (MixtureSpec& mixture : spec.mixture) {
-    mixture.expert.gate = "w1";
-    mixture.expert.up = "w3";
-    mixture.expert.down = "w2";
-  }
+  name_experts(spec, "w1", "w3", "w2");
   return spec;
 }
 
 // transformers 5 calls everything as in other mixtures while in memory; files written from there keep those names.
 void match_names(DecoderSpec& spec, const Checkpoint& checkpoint, const std::string& prefix) {
-  for (int64_t i = 0; i < spec.layers(); ++i) {
-    if (!checkpoint.contains(str(prefix, "layers.", i, ".mlp.gate.weight"))) continue;
-    spec.mixture_name = "";
-    for (MixtureSpec& mixture : spec.mixture) {
-      const int64_t intermediate = mixture.expert.intermediate;
-      mixture.expert = spec.mlp;
-      mixture.expert.intermediate = intermediate;
-    }
-    return;
-  }
+  if (!any_layer_has(spec, checkpoint, prefix, "mlp.gate.weight")) return;
+  spec.mixture_name = "";
+  name_experts(spec, "gate_proj", "up_proj", "down_proj");
 }
 
 }  // namespace

@@ -14,23 +14,11 @@ constexpr char kDefaults[] = R"({
   "num_local_experts": 16, "interleave_moe_layer_step": 1, "use_qk_norm": true, "no_rope_layer_interval": 4,
   "attention_chunk_size": 8192, "attn_temperature_tuning": true, "floor_scale": 8192, "attn_scale": 0.1})";
 
-// The integers under `key`; nothing where it is missing or null.
-std::optional<std::vector<int64_t>> read_list(const ConfigReader& config, const std::string& key) {
-  if (!config.has(key)) return std::nullopt;
-  const auto& list = config.json().at(key);
-  std::vector<int64_t> values;
-  for (const auto& value : list) {
-    if (!list.is_array() || !value.is_number_integer()) config.fail(key, "must be a list of integers");
-    values.push_back(value.get<int64_t>());
-  }
-  return values;
-}
-
 void read_positions(const ConfigReader& config, DecoderSpec& spec) {
   spec.ropes = {read_rope(config, spec.attention[0].head_dim)};
   turn_whole_heads(config, spec);
   spec.ropes[0].pairs = true;
-  auto turning = read_list(config, "no_rope_layers");
+  auto turning = config.integers("no_rope_layers");
   if (!turning || turning->empty()) {
     turning.emplace();
     const int64_t interval = config.integer("no_rope_layer_interval");
@@ -72,7 +60,7 @@ DecoderSpec read(const ConfigReader& config) {
   mixture.shared = "shared_expert";
   mixture.shared_expert = mixture.expert;
   spec.mlp.intermediate = config.integer("intermediate_size_mlp");
-  const auto mixed = read_list(config, "moe_layers");
+  const auto mixed = config.integers("moe_layers");
   const int64_t step = config.integer("interleave_moe_layer_step");
   for (int64_t i = 0; i < spec.layers(); ++i) {
     const bool has = mixed ? std::find(mixed->begin(), mixed->end(), i) != mixed->end() : (i + 1) % step == 0;

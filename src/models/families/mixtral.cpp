@@ -19,11 +19,9 @@ DecoderSpec read(const ConfigReader& config) {
   mixture.router.norm_top_k = true;
   mixture.router.wide_weights = true;
   read_top_k(config, mixture.router);
-  mixture.expert.gate = "w1";
-  mixture.expert.up = "w3";
-  mixture.expert.down = "w2";
   spec.mlp_name = "block_sparse_moe.";
   spec.mixture.assign(spec.attention.size(), mixture);
+  name_experts(spec, "w1", "w3", "w2");
   return spec;
 }
 
@@ -31,7 +29,7 @@ DecoderSpec read(const ConfigReader& config) {
 void match_names(DecoderSpec& spec, const Checkpoint& checkpoint, const std::string& prefix) {
   if (!checkpoint.contains(prefix + "layers.0.mlp.gate.weight")) return;
   spec.mlp_name = "mlp.";
-  for (MixtureSpec& mixture : spec.mixture) mixture.expert = spec.mlp;
+  name_experts(spec, "gate_proj", "up_proj", "down_proj");
 }
 
 }  // namespace

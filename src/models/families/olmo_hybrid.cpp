@@ -1,5 +1,6 @@
 // OLMo Hybrid: gated delta nets under norms like those of llama, with the attention of OLMo 2 in every fourth layer.
 #include "models/families/delta_rule_layers.h"
+#include "models/families/olmo2.h"
 #include "models/families/registry.h"
 
 namespace gramian {
@@ -24,19 +25,10 @@ nlohmann::ordered_json with_delta_sizes(const ConfigReader& config, const Decode
 }
 
 DecoderSpec read(const ConfigReader& config) {
-  DecoderSpec spec = describe_dense(config);
-  turn_whole_heads(config, spec);
-  read_attention_bias(config, spec);
-  spec.norms.spec.kind = NormKind::rms_once;
-  spec.recurrent_norms = spec.norms;
-  spec.norms.before_attention = "";
-  spec.norms.after_attention = "post_attention_layernorm";
-  spec.norms.before_mlp = "";
-  spec.norms.after_mlp = "post_feedforward_layernorm";
+  DecoderSpec spec = describe_olmo2(config);
+  spec.recurrent_norms = LayerNorms{.spec = spec.norms.spec};
   const bool turns = config.has("rope_theta") || config.object("rope_parameters").has("rope_theta");
   for (AttentionSpec& attention : spec.attention) {
-    attention.qk_norm = spec.norms.spec;
-    attention.qk_norm_kind = QkNormKind::all_heads;
     if (!turns) attention.rope.reset();
   }
   read_recurrent_layers(config, spec, "full_attention", [&](int64_t layer) {
@@ -54,12 +46,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 // Files of the model's makers call the norms of a recurrent layer otherwise.
 void match_names(DecoderSpec& spec, const Checkpoint& checkpoint, const std::string& prefix) {
-  for (int64_t i = 0; i < spec.layers(); ++i) {
-    if (!checkpoint.contains(str(prefix, "layers.", i, ".attention_layer_norm.weight"))) continue;
-    spec.recurrent_norms->before_attention = "attention_layer_norm";
-    spec.recurrent_norms->before_mlp = "feedforward_layer_norm";
-    return;
-  }
+  if (!any_layer_has(spec, checkpoint, prefix, "attention_layer_norm.weight")) return;
+  spec.recurrent_norms->before_attention = "attention_layer_norm";
+  spec.recurrent_norms->before_mlp = "feedforward_layer_norm";
 }
 
 }  // namespace

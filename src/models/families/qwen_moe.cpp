@@ -3,22 +3,6 @@
 #include <algorithm>
 
 namespace gramian {
-namespace {
-
-std::vector<int64_t> dense_layers(const ConfigReader& config) {
-  std::vector<int64_t> layers;
-  if (!config.has("mlp_only_layers")) return layers;
-  const auto& list = config.json().at("mlp_only_layers");
-  if (!list.is_array()) config.fail("mlp_only_layers", "must be a list of layer numbers");
-  for (const auto& layer : list) {
-    if (!layer.is_number_integer()) config.fail("mlp_only_layers", "must be a list of layer numbers");
-    layers.push_back(layer.get<int64_t>());
-  }
-  return layers;
-}
-
-}  // namespace
-
 void read_qwen_mixture(const ConfigReader& config, DecoderSpec& spec, bool norm_top_k) {
   MixtureSpec mixture;
   mixture.router.experts =
@@ -34,7 +18,7 @@ void read_qwen_mixture(const ConfigReader& config, DecoderSpec& spec, bool norm_
     mixture.shared_expert.intermediate = config.integer("shared_expert_intermediate_size");
   }
   const int64_t step = config.integer_or("decoder_sparse_step", 1);
-  const std::vector<int64_t> dense = dense_layers(config);
+  const auto dense = config.integers("mlp_only_layers", "layer numbers").value_or(std::vector<int64_t>());
   for (int64_t i = 0; i < spec.layers(); ++i) {
     const bool mixed = (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
     spec.mixture.push_back(mixed ? mixture : MixtureSpec{});
