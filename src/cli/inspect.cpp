@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "cli/common.h"
+#include "formats/linear_format.h"
 #include "formats/qqq.h"
-#include "formats/qqq_config.h"
 #include "kernels/cpu_level.h"
 #include "models/model.h"
 
@@ -76,7 +76,7 @@ Json shared_inputs(const Model& model) {
 
 Json describe(const std::string& folder) {
   const auto checkpoint = std::make_shared<const Checkpoint>(folder);
-  const auto group_size = qqq::read_group_size(checkpoint->config(), folder + "/config.json");
+  const auto stored = stored_format(checkpoint->config(), folder + "/config.json");
   const Model model(checkpoint, {.dtype = parse_dtype("auto"), .treat_as_tied = true, .quantized = {}});
   const DecoderSpec& spec = model.spec();
   uint64_t bytes = 0;
@@ -97,10 +97,9 @@ Json describe(const std::string& folder) {
   json["tied_head"] = spec.tied;
   json["tensors"] = checkpoint->tensors().size();
   json["weight_bytes"] = bytes;
-  json["quantization"] =
-      group_size ? Json(*group_size == -1 ? "qqq, one scale per row" : "qqq, group size 128") : Json();
+  json["quantization"] = stored ? Json(describe(*stored)) : Json();
   json["shared_inputs"] = shared_inputs(model);
-  json["modules"] = describe_modules(model, group_size.has_value());
+  json["modules"] = describe_modules(model, stored.has_value());
   return json;
 }
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "cli/accumulation.h"
 #include "cli/common.h"
-#include "pipeline/method.h"
+#include "cli/solve_flags.h"
 
 namespace gramian::cli {
 namespace {
@@ -22,6 +22,7 @@ struct Flags {
   std::string experts = "routed";
   RowFlags rows;
   AccumulationFlags accumulation;
+  SolveFlags solve;
 };
 
 int parse_lanes(const std::string& text) {
@@ -34,13 +35,6 @@ int parse_lanes(const std::string& text) {
               "for example --lanes cpu:2");
 }
 
-std::string method_help() {
-  std::string help = "Method:";
-  for (const Method& method : all_methods()) help += " " + method.name + " = " + method.summary + ";";
-  help.pop_back();
-  return help;
-}
-
 std::string summary(const Json& report) {
   std::string text =
       str(report.at("modules").size(), " modules quantized, ", fixed(report.at("bits_per_weight"), 3),
@@ -50,7 +44,7 @@ std::string summary(const Json& report) {
   if (report.at("tokens") > 0) text += str(", ", report.at("tokens").get<int64_t>(), " calibration tokens");
   text += "\n";
   if (report.at("fallbacks") > 0)
-    text += str(report.at("fallbacks").get<int64_t>(), " modules fell back to plain rounding\n");
+    text += str(report.at("fallbacks").get<int64_t>(), " modules fell back to rounding without a Hessian\n");
   if (!report.at("skipped").empty()) text += str(report.at("skipped").size(), " layers left unquantized\n");
   return text;
 }
@@ -74,6 +68,7 @@ void run(Flags& flags, const Common& common) {
   const auto pool = common.pool();
   QuantizeJob& job = flags.job;
   if (!flags.calibration.empty()) job.calibration = flags.calibration;
+  settle_solve(flags.solve, job);
   job.rows = flags.rows.options(128);
   job.lanes = parse_lanes(flags.lanes);
   job.compat_gptqmodel = !flags.compat.empty();
@@ -98,29 +93,11 @@ void run(Flags& flags, const Common& common) {
 void add_quantize(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
-  CLI::App& verb = *app.add_subcommand("quantize", "Quantize a model folder into a QQQ checkpoint (W4A8)");
+  CLI::App& verb = *app.add_subcommand("quantize", "Quantize a model folder into a checkpoint of fewer bits");
   QuantizeJob& job = flags->job;
-  SolveOptions& solve = job.solve;
   verb.add_option("model", job.source, "Model folder")->required();
   verb.add_option("-o,--output", job.output, "Folder to make; appears only when it is complete")->required();
-  verb.add_option("--method", job.method, method_help())->capture_default_str();
-  verb.add_option("--group-size", solve.grid.group_size,
-                  "Columns that share a scale: 128, or -1 for a whole row")
-      ->check(CLI::IsMember({-1, 128}))
-      ->capture_default_str();
-  verb.add_option("--mse", solve.grid.mse,
-                  "Exponent of the scale search's error; 0 scales by the largest magnitude")
-      ->check(number_between(0.0, 16.0))
-      ->capture_default_str();
-  verb.add_option("--damp-percent", solve.damp_percent, "Share of the Hessian's mean diagonal added to it")
-      ->check(number_between(1e-12, 0.999999))
-      ->capture_default_str();
-  verb.add_option("--damp-step", solve.damp_step,
-                  "Increase of --damp-percent while the Hessian does not factor; 0: none")
-      ->check(number_between(0.0, 1.0))
-      ->capture_default_str();
-  verb.add_flag("--static-groups", solve.static_groups,
-                "Take all group scales before any error compensation");
+  add_solve_flags(verb, job, flags->solve);
   verb.add_option("--calibration", flags->calibration,
                   "Calibration rows: .txt, .jsonl or .safetensors (input_ids)");
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128, or all of a file of ready rows");
@@ -167,7 +144,7 @@ void add_quantize(CLI::App& app) {
       ->capture_default_str();
   verb.add_flag("--dry-run", job.dry_run,
                 "Print what the job would hold and how long it would take, and stop");
-  verb.add_flag("--skip-unfit", job.skip_unfit, "Leave layers unquantized whose shape QQQ's tiles refuse");
+  verb.add_flag("--skip-unfit", job.skip_unfit, "Leave layers unquantized whose shape the format refuses");
   verb.add_flag("--skip-scan", job.skip_scan, "Do not look for NaN and infinity in the source first");
   verb.add_flag("--treat-as-tied", job.treat_as_tied,
                 "Use the embedding as head when the checkpoint has no head");

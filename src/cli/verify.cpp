@@ -1,4 +1,4 @@
-// gramian verify CHECKPOINT: whether a model folder, plain or QQQ, is complete and sound.
+// gramian verify CHECKPOINT: whether a model folder, plain or quantized, is complete and sound.
 #include "pipeline/verify.h"
 
 #include <chrono>
@@ -23,7 +23,8 @@ void run(const std::string& folder, const Common& common) {
   json["checkpoint"] = folder;
   json["verified"] = found.problems.empty();
   json["problems"] = found.problems;
-  json["group_size"] = found.group_size ? Json(*found.group_size) : Json(nullptr);
+  json["format"] = found.grid ? Json(found.format) : Json(nullptr);
+  json["group_size"] = found.grid ? Json(found.grid->group_size) : Json(nullptr);
   json["modules"] = found.modules;
   json["int8_saturated"] = found.int8_saturated;
   json["tensors"] = checkpoint->tensors().size();
@@ -37,10 +38,8 @@ void run(const std::string& folder, const Common& common) {
   }
   std::string text =
       str(folder, ": sound, ", checkpoint->tensors().size(), " tensors of ", human_bytes(bytes));
-  if (found.group_size) {
-    text += str(", ", found.modules, " QQQ modules ",
-                *found.group_size == -1 ? "with one scale per row" : "of group size 128");
-  }
+  if (found.grid)
+    text += str(", ", found.modules, " modules (", describe({&find_format(found.format), *found.grid}), ")");
   if (found.int8_saturated > 0) text += str(", ", found.int8_saturated, " integers that leave int8");
   common.result(json, text + "\n");
 }
@@ -51,7 +50,7 @@ void add_verify(CLI::App& app) {
   auto folder = std::make_shared<std::string>();
   auto common = std::make_shared<Common>();
   CLI::App& verb =
-      *app.add_subcommand("verify", "Check that a model folder, plain or QQQ, is complete and sound");
+      *app.add_subcommand("verify", "Check that a model folder, plain or quantized, is complete and sound");
   verb.add_option("checkpoint", *folder, "Model folder")->required();
   add_common(verb, common, [folder, common] { run(*folder, *common); });
 }

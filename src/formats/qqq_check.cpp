@@ -67,11 +67,6 @@ void decode(const Packed& packed, int64_t n, int64_t k, const std::string& name,
 
 }  // namespace
 
-bool is_packed(const Checkpoint& checkpoint, const std::string& module) {
-  return checkpoint.contains(module + ".B") || checkpoint.contains(module + ".s_channel") ||
-         checkpoint.contains(module + ".s_group");
-}
-
 ModuleCheck check_module(const Checkpoint& checkpoint, const std::string& name, int64_t n, int64_t k,
                          bool has_bias, int64_t group_size) {
   ModuleCheck check;

@@ -5,17 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/linear_format.h"
 
 namespace gramian::qqq {
-
-struct ModuleCheck {
-  std::vector<std::string> problems;  // one line each, beginning with the tensor's name
-  int64_t saturated = 0;              // runtime integers that leave int8 and are clamped
-};
-
-// Whether any tensor is there that only a packed module has: .B, .s_channel or .s_group.
-bool is_packed(const Checkpoint& checkpoint, const std::string& module);
 
 // Module `name` of N outputs and K inputs against layout_faults(), the bias that the architecture wants, and `group_size`
 // as configured (-1 or 128). Scales must not be negative; a channel scale is finite, and 0 only where the row decodes to

@@ -184,7 +184,8 @@ SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, Thread
     sums.add(0, part);
     const at::Tensor hessian = sums.merge();
     const Clock factor_clock;
-    const Factor factor = factorize(hessian, options.damp_percent, options.damp_step, &pool);
+    const Factor factor = factorize(hessian, options.damp_percent, options.damp_step, &pool,
+                                    column_order(hessian, options.order, options.grid.group_size));
     speed.per_cube = factor_clock.seconds() / std::pow(static_cast<double>(k), 3);
     if (!factor.ok()) break;
     const at::Tensor slab = part.slice(0, 0, rows).contiguous();

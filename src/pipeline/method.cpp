@@ -6,8 +6,17 @@ namespace gramian {
 
 const std::vector<Method>& all_methods() {
   static const std::vector<Method> kMethods{
-      {"qqq", "GPTQ error compensation on the QQQ grid (4-bit weights, 8-bit activations)", true, {}},
-      {"rtn", "plain rounding on the same grid, without calibration: the floor to compare with", false, {}},
+      {"qqq",
+       "GPTQ error compensation for 4-bit weights and 8-bit activations",
+       true,
+       "qqq",
+       {.grid = {.activation_bits = 8}}},
+      {"gptq",
+       "GPTQ error compensation on an integer grid of 2, 3, 4 or 8 bits",
+       true,
+       "gptq",
+       {.grid = {.mse = 0}, .damp_percent = 0.05, .damp_step = 0.01, .order = ColumnOrder::group_aware}},
+      {"rtn", "plain rounding, without calibration: the floor to compare with", false, "qqq", {}},
   };
   return kMethods;
 }

@@ -12,6 +12,7 @@ struct Method {
   std::string name;
   std::string summary;  // one line for --help
   bool needs_hessian = false;
+  const char* format = "qqq";  // where none is asked for
   SolveOptions defaults;
 };
 

@@ -63,19 +63,15 @@ void OutputFolder::copy(bool begun) {
   }
 }
 
-std::map<std::string, std::string> OutputFolder::write(const std::string& module, const qqq::Packed& packed) {
+std::map<std::string, std::string> OutputFolder::write(const std::string& module, const PackedParts& parts) {
   std::map<std::string, std::string> digests;
-  const auto write = [&](const char* part, const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.numel() == 0) return;
+  for (const auto& [part, tensor] : parts) {
+    const std::string name = module + "." + part;
     const at::Tensor plain = tensor.contiguous();
     const std::span bytes(static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes());
-    writer_.write(module + part, plain);
-    digests[module + part] = digest(bytes);
-  };
-  write(".B", packed.B);
-  write(".s_channel", packed.s_channel);
-  write(".s_group", packed.s_group);
-  write(".bias", packed.bias);
+    writer_.write(name, plain);
+    digests[name] = digest(bytes);
+  }
   return digests;
 }
 
@@ -88,21 +84,16 @@ bool OutputFolder::keep(const std::map<std::string, std::string>& digests) {
   return true;
 }
 
-qqq::Packed OutputFolder::read(const Linear& module) const {
-  const auto tensor = [&](const char* part, bool there) {
-    return there ? writer_.read(module.name + part).to_tensor() : at::Tensor();
-  };
-  const auto planned = [&](const std::string& name) {
-    return std::binary_search(plan_.tensors.begin(), plan_.tensors.end(), PlannedTensor{name, {}, {}},
-                              [](const PlannedTensor& a, const PlannedTensor& b) { return a.name < b.name; });
-  };
-  return {tensor(".B", true), tensor(".s_channel", true),
-          tensor(".s_group", planned(module.name + ".s_group")), tensor(".bias", module.has_bias)};
+PackedParts OutputFolder::read(const PlannedModule& module) const {
+  PackedParts parts;
+  for (const PlannedTensor& part : plan_.format->parts(module.shape(), module.solve.grid))
+    parts[part.name] = writer_.read(module.linear.name + "." + part.name).to_tensor();
+  return parts;
 }
 
-void OutputFolder::finish(const qqq::ConfigFields& quantization, bool tie_head) {
+void OutputFolder::finish(const QuantizationFields& quantization, bool tie_head) {
   writer_.finish();
-  const nlohmann::ordered_json fields = qqq::quantization_config(quantization);
+  const nlohmann::ordered_json fields = plan_.format->config(quantization);
   nlohmann::ordered_json config = source_.config();
   if (tie_head) config["tie_word_embeddings"] = true;
   config["quantization_config"] = fields;

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/qqq.h"
-#include "formats/qqq_config.h"
+#include "formats/linear_format.h"
 #include "pipeline/plan.h"
 
 namespace gramian {
@@ -28,15 +27,15 @@ class OutputFolder {
   // Copies the side files, and the tensors that the plan does not replace: `begun` is false, or takes them as they are there.
   void copy(bool begun);
   // Digests of the tensors written, by their names.
-  std::map<std::string, std::string> write(const std::string& module, const qqq::Packed& packed);
+  std::map<std::string, std::string> write(const std::string& module, const PackedParts& parts);
   // Takes the tensors of a finished part of the job; false, and nothing taken, when their digests are not these.
   bool keep(const std::map<std::string, std::string>& digests);
-  qqq::Packed read(const Linear& module) const;
+  PackedParts read(const PlannedModule& module) const;
   // What was written survives a crash from here on.
   void sync() { writer_.sync(); }
   // Writes the index, config.json with `quantization` and quantize_config.json: the checkpoint in staged() is then complete.
   // `tie_head`: config.json is to say that the head is the embedding, as the source's should have.
-  void finish(const qqq::ConfigFields& quantization, bool tie_head);
+  void finish(const QuantizationFields& quantization, bool tie_head);
   const std::filesystem::path& staged() const noexcept { return staged_.path(); }
   // Adds the report and gives the folder its name.
   void commit(const nlohmann::ordered_json& report);

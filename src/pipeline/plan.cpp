@@ -3,21 +3,14 @@
 #include <algorithm>
 #include <set>
 
-#include "formats/qqq.h"
+#include "base/error.h"
 
 namespace gramian {
 namespace {
 
-// The tensors of one packed module.
-std::vector<PlannedTensor> packed_tensors(const Linear& linear, int64_t group_size) {
-  const int64_t n = linear.out_features, k = linear.in_features;
-  std::vector<PlannedTensor> tensors{{linear.name + ".B", DType::i32, {k / 16, 2 * n}},
-                                     {linear.name + ".s_channel", DType::f32, {1, n}}};
-  if (group_size > 0 && group_size != k) {
-    tensors.push_back({linear.name + ".s_group", DType::f16, {k / group_size, n}});
-  }
-  if (linear.has_bias) tensors.push_back({linear.name + ".bias", DType::f16, {n}});
-  return tensors;
+DType weight_type(const Checkpoint& checkpoint, const Linear& linear) {
+  const StoredTensor& weight = checkpoint.tensor(linear.tensor_name());
+  return weight.encoding == nullptr ? weight.dtype : DType::bf16;
 }
 
 }  // namespace
@@ -54,46 +47,74 @@ int64_t QuantizePlan::quantized_weights() const {
   return weights;
 }
 
+uint64_t QuantizePlan::packed_bits() const {
+  uint64_t total = 0;
+  for (const auto& layer : layers) {
+    for (const PlannedModule& module : layer) {
+      if (!module.quantize) continue;
+      LinearShape shape = module.shape();
+      shape.has_bias = false;
+      for (const PlannedTensor& part : format->parts(shape, module.solve.grid)) {
+        uint64_t bits = 8 * dtype_bytes(part.dtype);
+        for (const int64_t size : part.shape) bits *= static_cast<uint64_t>(size);
+        total += bits;
+      }
+    }
+  }
+  return total;
+}
+
 void refuse_unfit(const std::string& where, const std::vector<std::vector<Linear>>& layers,
-                  int64_t group_size) {
+                  const LinearFormat& format, const GridOptions& grid) {
   std::string all;
   int64_t count = 0;
   for (const auto& linears : layers) {
     for (const Linear& linear : linears) {
-      const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group_size);
+      const std::string reason = format.unfit_reason(linear.out_features, linear.in_features, grid);
       if (reason.empty()) continue;
       ++count;
       all += str("\n  ", linear.name, " [", linear.out_features, " x ", linear.in_features, "]: ", reason);
     }
   }
   if (count == 0) return;
-  throw Error(ErrorKind::unsupported, where, str(count, " linear layer(s) do not fit QQQ's tiles:", all),
+  throw Error(ErrorKind::unsupported, where,
+              str(count, " linear layer(s) do not fit the format ", format.name(), ":", all),
               "\npass --skip-unfit to leave them unquantized, or choose another --group-size");
 }
 
-QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit) {
+QuantizePlan make_plan(const Model& model, const LinearFormat& format, const SolveOptions& solve,
+                       bool skip_unfit) {
   QuantizePlan plan;
+  plan.format = &format;
+  plan.solve = format.settle(solve, DType::bf16);
   // Tensors that quantized modules replace, and those that others still read: a stack may be both.
   std::set<std::string> replaced, needed;
   std::vector<std::vector<Linear>> surveyed = model.survey();
-  if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), surveyed, group_size);
+  if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), surveyed, format, plan.solve.grid);
   for (auto& linears : surveyed) {
     auto& layer = plan.layers.emplace_back();
     for (Linear& linear : linears) {
-      const std::string reason = qqq::unfit_reason(linear.out_features, linear.in_features, group_size);
+      const std::string reason =
+          format.unfit_reason(linear.out_features, linear.in_features, plan.solve.grid);
       std::set<std::string>& sources = reason.empty() ? replaced : needed;
       sources.insert(linear.tensor_name());
       if (linear.has_bias) sources.insert(linear.bias_name());
-      if (reason.empty()) {
-        for (PlannedTensor& tensor : packed_tensors(linear, group_size))
-          plan.tensors.push_back(std::move(tensor));
+      PlannedModule& module = layer.emplace_back();
+      module.quantize = reason.empty();
+      module.skip_reason = reason;
+      module.dtype = weight_type(model.checkpoint(), linear);
+      module.solve = format.settle(solve, module.dtype);
+      module.linear = std::move(linear);
+      if (!module.quantize) continue;
+      for (PlannedTensor& part : format.parts(module.shape(), module.solve.grid)) {
+        part.name = module.linear.name + "." + part.name;
+        plan.tensors.push_back(std::move(part));
       }
-      layer.push_back({std::move(linear), reason.empty(), reason});
     }
   }
   if (plan.quantized_weights() == 0) {
     throw Error(ErrorKind::unsupported, model.checkpoint().folder().string(),
-                "no linear layer fits QQQ's tiles", "QQQ cannot quantize this model");
+                str("no linear layer fits the format ", format.name()), "choose another --format");
   }
   for (const auto& [name, tensor] : model.checkpoint().tensors()) {
     if (replaced.contains(name) && !needed.contains(name)) continue;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/linear_format.h"
 #include "models/model.h"
 
 namespace gramian {
@@ -13,9 +14,14 @@ struct PlannedModule {
   Linear linear;         // name and shape; no `op`
   bool quantize = true;  // false: left as it is (--skip-unfit)
   std::string skip_reason;
+  SolveOptions solve;  // as the format settles them
+  LinearShape shape() const { return {linear.out_features, linear.in_features, linear.has_bias, dtype}; }
+  DType dtype = DType::bf16;  // of the source's weight, bf16 where that is encoded
 };
 
 struct QuantizePlan {
+  const LinearFormat* format = nullptr;
+  SolveOptions solve;                              // of modules with no rule of their own
   std::vector<std::vector<PlannedModule>> layers;  // in the order of the forward's pauses
   std::vector<PlannedTensor> tensors;              // of the output, sorted by name
   std::vector<std::string> copied;                 // source tensors that are copied byte for byte
@@ -27,14 +33,16 @@ struct QuantizePlan {
   const PlannedModule* find(const std::string& name) const;
   std::vector<std::string> skipped() const;
   int64_t quantized_weights() const;  // entries of all quantized weight matrices
+  uint64_t packed_bits() const;       // of what is stored for them
 };
 
-// Throws unsupported listing every linear layer whose shape the QQQ tiles refuse; `where` is the model's folder.
+// Throws unsupported listing every linear layer whose shape the format refuses; `where` is the model's folder.
 void refuse_unfit(const std::string& where, const std::vector<std::vector<Linear>>& layers,
-                  int64_t group_size);
+                  const LinearFormat& format, const GridOptions& grid);
 
 // Throws what refuse_unfit() does, unless `skip_unfit`, and unsupported when nothing fits; corrupt_data for what
 // Model::survey() finds.
-QuantizePlan make_plan(const Model& model, int64_t group_size, bool skip_unfit);
+QuantizePlan make_plan(const Model& model, const LinearFormat& format, const SolveOptions& solve,
+                       bool skip_unfit);
 
 }  // namespace gramian

@@ -40,6 +40,12 @@ class Preflight {
   Prepared run() {
     at::ScalarType dtype = at::kFloat;
     problems_.check([&] { ready_.method = &find_method(job_.method); });
+    problems_.check([&] {
+      const LinearFormat& format = find_format(job_.format);
+      settled_ = format.settle(job_.solve, DType::bf16);
+      format_ = &format;
+      refuse_fallback();
+    });
     const bool known = problems_.check([&] { dtype = parse_dtype(job_.dtype); });
     if (known) problems_.check([&] { resolve_on_cpu(job_.accumulation, dtype); });
     problems_.check([&] { refuse_output(job_); });
@@ -74,14 +80,27 @@ class Preflight {
       linears = headers.survey(survey);
     });
     sound &= problems_.check([&] { survey.refuse(folder); });
-    if (!job_.skip_unfit)
-      sound &= problems_.check([&] { refuse_unfit(folder, linears, job_.solve.grid.group_size); });
-    if (!sound) return;
+    if (!job_.skip_unfit && format_ != nullptr)
+      sound &= problems_.check([&] { refuse_unfit(folder, linears, *format_, settled_.grid); });
+    if (!sound || format_ == nullptr) return;
     options.headers = nullptr;
     problems_.check([&] {
       ready_.model = std::make_unique<const Model>(ready_.checkpoint, options);
-      ready_.plan = make_plan(*ready_.model, job_.solve.grid.group_size, job_.skip_unfit);
+      ready_.plan = make_plan(*ready_.model, *format_, job_.solve, job_.skip_unfit);
     });
+  }
+
+  void refuse_fallback() const {
+    const FallbackOptions& fallback = job_.fallback;
+    const bool plain =
+        fallback.strategy == FallbackStrategy::rtn && fallback.smoother.kind == Smoother::Kind::none;
+    if (plain) return;
+    if (settled_.grid.kind == GridKind::qqq)
+      throw Error(ErrorKind::invalid_argument, "--fallback", "QQQ's modules are rounded plainly",
+                  "leave --fallback and --fallback-smoother out");
+    if (fallback.strategy != FallbackStrategy::rtn && settled_.grid.symmetric)
+      throw Error(ErrorKind::invalid_argument, "--fallback",
+                  str(to_text(fallback.strategy), " needs zero points"), "use rtn, or --asym");
   }
 
   void check_rows() {
@@ -145,6 +164,8 @@ class Preflight {
                   rows.split > 0 ? str(", ", rows.split, " split") : std::string(), "; ", rows.policy));
   }
 
+  const LinearFormat* format_ = nullptr;
+  SolveOptions settled_;
   const QuantizeJob& job_;
   ThreadPool& pool_;
   Log& log_;

@@ -24,6 +24,7 @@ QuantizeJob with_rules(QuantizeJob job) {
     job.solve.grid.one_sided_range = true;
     job.solve.clear_dead_columns = true;
     job.solve.fill_zero_groups = true;
+    job.solve.grid.unrounded_scales = true;
     job.accumulation.gptqmodel = true;
   }
   return job;
@@ -49,7 +50,7 @@ BudgetPlan plan_memory(const QuantizeJob& job, const Model& model, const Quantiz
   if (job.budget.memory_bytes) return_freed_memory();
   BudgetOptions options = job.budget;
   options.scratch = scratch_folder(job);
-  BudgetPlan budget = plan_budget(model, plan, rows.rows, calibrator, job.solve, options, pool);
+  BudgetPlan budget = plan_budget(model, plan, rows.rows, calibrator, plan.solve, options, pool);
   calibrator.waiting = budget.waiting;
   if (budget.spill) calibrator.spill = options.scratch;
   calibrator.expert_wave = budget.expert_wave;

@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "pipeline/budget.h"
 #include "pipeline/rows.h"
+#include "solve/fallback.h"
 #include "solve/quantized.h"
 #include "stats/accumulation.h"
 
@@ -20,7 +21,9 @@ struct QuantizeJob {
   std::filesystem::path source;
   std::filesystem::path output;
   std::string method = "qqq";
+  std::string format = "qqq";
   SolveOptions solve;
+  FallbackOptions fallback;  // for modules whose Hessian does not factor or that saw no tokens
   // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, filled
   // zero groups (the last three set in `solve` by quantize()), batches that go on with code · scale. The product's own
   // rules otherwise; docs/qqq.md compares them.

@@ -1,6 +1,7 @@
 #include "pipeline/quantize_run.h"
 
 #include <cmath>
+#include <set>
 
 #include "base/format.h"
 #include "base/interrupt.h"
@@ -22,8 +23,9 @@ std::vector<std::string> names_of(const std::vector<Linear*>& modules) {
   return names;
 }
 
-ModuleSource load_source(const Checkpoint& checkpoint, const Linear& linear) {
-  return {linear.name, source_weight(checkpoint, linear), source_bias(checkpoint, linear)};
+PackSource load_source(const Checkpoint& checkpoint, const PlannedModule& module, bool compat) {
+  return {module.linear.name, module.shape(), source_weight(checkpoint, module.linear),
+          source_bias(checkpoint, module.linear), compat};
 }
 
 void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
@@ -31,12 +33,13 @@ void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
   checkpoint.tensor(linear.tensor_name()).drop();
 }
 
-Json module_report(const SolvedModule& solved, const Linear& linear, int64_t tokens, double relative_error) {
+Json module_report(const SolvedModule& solved, const std::string& method, const Linear& linear,
+                   int64_t tokens, double relative_error) {
   const QuantizedLinear& q = solved.quantized;
   const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
   Json json;
   json["name"] = linear.name;
-  json["method"] = solved.method;
+  json["method"] = method;
   json["loss"] = number(q.loss);
   json["relative_error"] = number(relative_error);
   json["damp"] = q.damp;
@@ -73,7 +76,7 @@ void QuantizeRun::plain_rounding() {
     begin_layer();
     for (const PlannedModule& module : plan_.layers[i]) {
       progress_.update(static_cast<double>(i), module.linear.name);
-      if (module.quantize) store(i, module.linear, nullptr, nullptr);
+      if (module.quantize) store(i, module, nullptr, nullptr);
     }
     finish_layer(nullptr);
   }
@@ -134,8 +137,9 @@ std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
 
 void QuantizeRun::finish() {
   if (new_statistics_) new_statistics_->finish();
-  output_.finish({.solve = job_.solve, .method = job_.method, .skipped = plan_.skipped()},
-                 model_.tied_on_request());
+  output_.finish(
+      {.solve = plan_.solve, .method = job_.method, .skipped = plan_.skipped(), .plain = plain_matrices()},
+      model_.tied_on_request());
   double seconds = 0;
   timed(seconds, [&] { verify_output(); });
   now_ = {};
@@ -147,6 +151,20 @@ void QuantizeRun::finish() {
 void QuantizeRun::commit(const Json& report) {
   output_.commit(report);
   journal_.close();
+}
+
+std::vector<std::string> QuantizeRun::plain_matrices() const {
+  constexpr std::string_view kWeight = ".weight";
+  std::set<std::string> linears;
+  for (const auto& layer : plan_.layers) {
+    for (const PlannedModule& module : layer) linears.insert(module.linear.tensor_name());
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
+    if (name.ends_with(kWeight) && tensor.shape.size() == 2 && !linears.contains(name))
+      names.push_back(name.substr(0, name.size() - kWeight.size()));
+  }
+  return names;
 }
 
 double QuantizeRun::earlier_seconds() const {
@@ -211,8 +229,10 @@ void QuantizeRun::run_finished(size_t index, DecoderLayer& layer, Calibrator& ca
       static_cast<int64_t>(index), layer,
       [&](const PauseStatistics& pause) {
         for (Linear* module : pause.modules) {
-          if (plan_.find(index, module->name)->quantize)
-            module->op = stored_replacement(output_.read(*module), *module, model_.dtype());
+          const PlannedModule& planned = *plan_.find(index, module->name);
+          if (planned.quantize)
+            module->op = stored_replacement(*plan_.format, output_.read(planned), *module, planned.solve.grid,
+                                            model_.dtype());
         }
       },
       false);
@@ -304,7 +324,9 @@ void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
   if (statistics.tokens > 0 && !starved) {
     double seconds = 0;
     factor = timed(seconds, [&] {
-      return factorize(statistics.hessian, job_.solve.damp_percent, job_.solve.damp_step, &pool_);
+      const SolveOptions& solve = plan_.solve;
+      const at::Tensor order = column_order(statistics.hessian, solve.order, solve.grid.group_size);
+      return factorize(statistics.hessian, solve.damp_percent, solve.damp_step, &pool_, order);
     });
     now_.stages["factor"] += seconds;
     telemetry_.event("factor", {{"layer", layer},
@@ -316,19 +338,21 @@ void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
                                 {"seconds", seconds}});
   }
   for (Linear* module : statistics.modules) {
-    if (plan_.find(layer, module->name)->quantize) module->op = store(layer, *module, &factor, &statistics);
+    const PlannedModule& planned = *plan_.find(layer, module->name);
+    if (planned.quantize) module->op = store(layer, planned, &factor, &statistics);
   }
 }
 
-std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const Linear& linear, const Factor* factor,
-                                                   const PauseStatistics* statistics) {
+std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const PlannedModule& module,
+                                                   const Factor* factor, const PauseStatistics* statistics) {
   throw_if_interrupted();
+  const Linear& linear = module.linear;
   const int64_t tokens = statistics == nullptr ? 0 : statistics->tokens;
-  const ModuleSource source = load_source(model_.checkpoint(), linear);
+  const PackSource source = load_source(model_.checkpoint(), module, job_.compat_gptqmodel);
+  const SolveSettings settings = {*plan_.format, module.solve, job_.fallback};
   double solve_seconds = 0, write_seconds = 0;
-  const SolvedModule solved = timed(solve_seconds, [&] {
-    return solve_module(source, factor, tokens, job_.solve, job_.compat_gptqmodel, pool_);
-  });
+  const SolvedModule solved =
+      timed(solve_seconds, [&] { return solve_module(source, factor, tokens, settings, pool_); });
   double error = std::nan("");
   if (statistics != nullptr && statistics->hessian.defined()) {
     error = timed(now_.stages["error"], [&] { return relative_error(source, solved, statistics->hessian); });
@@ -336,7 +360,7 @@ std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const Linear& l
   std::shared_ptr<const LinearOp> next;
   timed(write_seconds, [&] {
     now_.digests.merge(output_.write(linear.name, solved.packed));
-    if (factor != nullptr) next = replacement(solved, source, model_.dtype(), job_.compat_gptqmodel);
+    if (factor != nullptr) next = replacement(solved, source, model_.dtype());
     drop_source(model_.checkpoint(), linear);
   });
   now_.stages["solve"] += solve_seconds;
@@ -347,10 +371,11 @@ std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const Linear& l
 
 void QuantizeRun::note(size_t layer, const SolvedModule& solved, const Linear& linear, int64_t tokens,
                        double error, double solve_seconds, double write_seconds) {
-  const Json module = module_report(solved, linear, tokens, error);
+  const std::string method = solved.by_hessian ? job_.method : to_text(job_.fallback.strategy);
+  const Json module = module_report(solved, method, linear, tokens, error);
   telemetry_.event("solve", {{"layer", layer},
                              {"module", linear.name},
-                             {"method", solved.method},
+                             {"method", method},
                              {"loss", module.at("loss")},
                              {"relative_error", module.at("relative_error")},
                              {"fallback", module.at("fallback")},
@@ -381,25 +406,24 @@ void QuantizeRun::verify_output() {
 }
 
 Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
-  uint64_t packed_bits = 0;
   int64_t source_weights = 0;
-  for (const PlannedTensor& tensor : plan_.tensors) {
-    const bool of_module = tensor.name.ends_with(".B") || tensor.name.ends_with(".s_channel") ||
-                           tensor.name.ends_with(".s_group");
-    if (!of_module || model_.checkpoint().contains(tensor.name)) continue;
-    uint64_t bits = 8 * dtype_bytes(tensor.dtype);
-    for (const int64_t size : tensor.shape) bits *= static_cast<uint64_t>(size);
-    packed_bits += bits;
-  }
   for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
     source_weights += tensor.values();
   }
   Json json;
   json["gramian"] = GRAMIAN_VERSION;
   json["method"] = method.name;
-  json["group_size"] = job_.solve.grid.group_size;
-  json["mse"] = job_.solve.grid.mse;
-  if (method.needs_hessian) json["damp_percent"] = job_.solve.damp_percent;
+  json["format"] = plan_.format->name();
+  json["bits"] = plan_.solve.grid.bits;
+  json["symmetric"] = plan_.solve.grid.symmetric;
+  json["activation_bits"] = plan_.solve.grid.activation_bits;
+  json["group_size"] = plan_.solve.grid.group_size;
+  json["mse"] = plan_.solve.grid.mse;
+  if (method.needs_hessian) {
+    json["damp_percent"] = plan_.solve.damp_percent;
+    json["order"] = to_text(plan_.solve.order);
+    json["static_groups"] = plan_.solve.static_groups;
+  }
   json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
   json["dtype"] = c10::toString(model_.dtype());
   json["source_scan"] = !job_.skip_scan;
@@ -433,7 +457,8 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   json["min_expert_tokens"] = job_.min_expert_tokens;
   json["experts_below_minimum"] = total.starved_experts;
   json["skipped"] = plan_.skipped();
-  json["bits_per_weight"] = static_cast<double>(packed_bits) / static_cast<double>(plan_.quantized_weights());
+  json["bits_per_weight"] =
+      static_cast<double>(plan_.packed_bits()) / static_cast<double>(plan_.quantized_weights());
   json["bits_per_weight_total"] =
       8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
   json["weight_bytes"] = output_.weight_bytes();

@@ -63,11 +63,13 @@ class QuantizeRun {
   void keep_input(size_t layer, Calibrator& calibrator);
   void solve_pause(size_t layer, const PauseStatistics& statistics);
   // Solves, packs and writes; returns what the forward goes on with. Plain rounding has neither factor nor statistics.
-  std::shared_ptr<const LinearOp> store(size_t layer, const Linear& linear, const Factor* factor,
+  std::shared_ptr<const LinearOp> store(size_t layer, const PlannedModule& module, const Factor* factor,
                                         const PauseStatistics* statistics);
   void note(size_t layer, const SolvedModule& solved, const Linear& linear, int64_t tokens, double error,
             double solve_seconds, double write_seconds);
   void verify_output();
+  // Modules with a matrix called .weight that is no linear layer of a decoder layer.
+  std::vector<std::string> plain_matrices() const;
 
   const QuantizeJob& job_;
   const Model& model_;

@@ -9,8 +9,9 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
-#include "formats/qqq_check.h"
-#include "formats/qqq_config.h"
+#include "formats/linear_format.h"
+#include "formats/module_patterns.h"
+#include "formats/qqq_format.h"
 #include "formats/tokenizer.h"
 #include "pipeline/non_finite.h"
 
@@ -58,31 +59,51 @@ class Verifier {
     }
   }
 
-  // The module whose channel scales are called `name`, where its codes are stored too.
+  // The module that `name` is a mark of, with its format; of formats that share marks the one that config.json names.
   std::optional<std::string> packed_module(const std::string& name) const {
-    constexpr std::string_view kScales = ".s_channel";
-    if (!name.ends_with(kScales)) return std::nullopt;
-    const std::string module = name.substr(0, name.size() - kScales.size());
-    return checkpoint_->contains(module + ".B") ? std::optional(module) : std::nullopt;
+    for (const std::string& mark : stored_.format->marks()) {
+      if (name.ends_with("." + mark)) return name.substr(0, name.size() - mark.size() - 1);
+    }
+    return std::nullopt;
   }
 
   void check_config() {
-    bool packed = false, grouped = false;
-    for (const auto& [name, tensor] : checkpoint_->tensors()) {
-      packed = packed || packed_module(name);
-      grouped = grouped || (name.ends_with(".s_group") && !tensor.bytes.empty());
-    }
-    // Where config.json does not say it, the tensors do.
-    group_size_ = grouped ? 128 : -1;
+    std::string failure;
     try {
-      result_.group_size = qqq::read_group_size(checkpoint_->config(), config_name_);
-      if (result_.group_size) group_size_ = *result_.group_size;
+      if (const auto stored = stored_format(checkpoint_->config(), config_name_)) {
+        stored_ = *stored;
+        result_.format = stored->format->name();
+        result_.grid = stored->grid;
+        return;
+      }
     } catch (const Error& error) {
-      if (!packed) throw;
-      problem(error.what());
+      failure = error.what();
+      if (!guess_format()) throw;
+      return problem(failure);
     }
-    if (packed && fields_.is_null())
-      problem(config_name_ + ": no quantization_config, but there are tensors of QQQ modules");
+    if (guess_format() && fields_.is_null())
+      problem(str(config_name_, ": no quantization_config, but there are tensors of ", stored_.format->name(),
+                  " modules"));
+  }
+
+  // Where config.json does not say it, the tensors do. False where no tensor is of a quantized module.
+  bool guess_format() {
+    for (const LinearFormat* format : all_formats()) {
+      stored_ = {format, format->settle({}, DType::bf16).grid};
+      for (const auto& [name, tensor] : checkpoint_->tensors()) {
+        if (!packed_module(name)) continue;
+        if (format == &qqq_format() && !has_groups()) stored_.grid.group_size = -1;
+        return true;
+      }
+    }
+    stored_ = {&qqq_format(), {}};
+    return false;
+  }
+
+  bool has_groups() const {
+    return std::any_of(checkpoint_->tensors().begin(), checkpoint_->tensors().end(), [](const auto& entry) {
+      return entry.first.ends_with(".s_group") && !entry.second.bytes.empty();
+    });
   }
 
   void check_second_config() {
@@ -118,7 +139,9 @@ class Verifier {
   // The linear layers of the architecture; none when config.json does not read.
   std::vector<Linear> survey() {
     Weights::Survey survey;
-    survey.is_packed = [this](const std::string& module) { return qqq::is_packed(*checkpoint_, module); };
+    survey.is_packed = [this](const std::string& module) {
+      return stored_.format->holds(*checkpoint_, module);
+    };
     std::vector<Linear> linears;
     architecture_known_ = attempt([&] {
       const Model model(checkpoint_,
@@ -135,43 +158,48 @@ class Verifier {
     std::vector<std::string> names;
     for (const Linear& linear : linears) names.push_back(linear.name);
     std::set<std::string> excluded;
-    const bool readable = attempt([&] { excluded = qqq::excluded_modules(fields_, names, config_name_); });
+    const bool readable = attempt([&] { excluded = excluded_modules(fields_, names, config_name_); });
     for (const Linear& linear : linears) {
       const std::string& name = linear.name;
-      if (qqq::is_packed(*checkpoint_, name)) {
+      if (stored_.format->holds(*checkpoint_, name)) {
         if (excluded.contains(name)) problem(name + ": is quantized, and excluded by config.json");
-        check_packed(name, linear.out_features, linear.in_features, linear.has_bias);
-      } else if (readable && result_.group_size && !excluded.contains(name) &&
+        check_packed(name, {linear.out_features, linear.in_features, linear.has_bias});
+      } else if (readable && result_.grid && !excluded.contains(name) &&
                  checkpoint_->contains(linear.tensor_name())) {
         problem(name + ": is not quantized, and config.json does not exclude it");
       }
     }
   }
 
-  void check_packed(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+  void check_packed(const std::string& name, const LinearShape& shape) {
     throw_if_interrupted();
-    if (checkpoint_->contains(name + ".weight"))
+    LinearShape with_bias = shape;
+    with_bias.has_bias = true;
+    bool own_weight = false;
+    for (const PlannedTensor& part : stored_.format->parts(with_bias, stored_.grid)) {
+      checked_.insert(name + "." + part.name);
+      own_weight = own_weight || part.name == "weight";
+    }
+    if (!own_weight && checkpoint_->contains(name + ".weight"))
       problem(name + ": is stored twice, as .weight and quantized");
-    qqq::ModuleCheck check = qqq::check_module(*checkpoint_, name, n, k, has_bias, group_size_);
+    ModuleCheck check = stored_.format->check(*checkpoint_, name, shape, stored_.grid);
     for (std::string& line : check.problems) problem(std::move(line));
     result_.int8_saturated += check.saturated;
     ++result_.modules;
-    for (const char* part : {".B", ".s_channel", ".s_group", ".bias"}) checked_.insert(name + part);
     progress_.update(static_cast<double>(checked_.size()), name);
   }
 
-  // Quantized modules that the architecture does not have, the head among them, by their own shapes.
+  // Quantized modules that the architecture does not have, the head among them.
   void check_other_modules(const std::vector<Linear>& linears) {
     std::set<std::string> known;
     for (const Linear& linear : linears) known.insert(linear.name);
     for (const auto& [name, tensor] : checkpoint_->tensors()) {
       const auto module = packed_module(name);
-      if (!module || known.contains(*module)) continue;
+      if (!module || !known.insert(*module).second) continue;
       if (architecture_known_)
         problem(quote_name(*module) + ": is quantized, but no linear layer of this model");
-      const StoredTensor& codes = checkpoint_->tensor(*module + ".B");
-      if (codes.shape.size() == 2 && !codes.bytes.empty())
-        check_packed(*module, codes.shape[1] / 2, 16 * codes.shape[0], false);
+      if (const auto shape = stored_.format->shape_of(*checkpoint_, *module, stored_.grid))
+        check_packed(*module, *shape);
     }
     if (fields_.is_object() && fields_.value("lm_head", Json()) == true &&
         checkpoint_->contains("lm_head.weight"))
@@ -199,7 +227,7 @@ class Verifier {
   Json fields_;
   Progress progress_;
   Verification result_;
-  int64_t group_size_ = -1;
+  StoredFormat stored_{&qqq_format(), {}};
   bool architecture_known_ = false;
   std::set<std::string> checked_;  // tensors of quantized modules
 };
@@ -251,9 +279,12 @@ std::vector<std::string> compare_with_source(const Checkpoint& output, const Che
         continue;
       }
       const std::string& name = linear.name;
-      replaced[linear.tensor_name()].push_back(name + ".B");
-      if (linear.has_bias) replaced[linear.bias_name()].push_back(name + ".bias");
-      for (const char* part : {".B", ".s_channel", ".s_group", ".bias"}) replacements.insert(name + part);
+      replaced[linear.tensor_name()];
+      for (const PlannedTensor& part : plan.format->parts(module.shape(), module.solve.grid)) {
+        replacements.insert(name + "." + part.name);
+        replaced[part.name == "bias" ? linear.bias_name() : linear.tensor_name()].push_back(name + "." +
+                                                                                            part.name);
+      }
     }
   }
   for (const std::string& name : needed) replaced.erase(name);

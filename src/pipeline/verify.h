@@ -22,13 +22,14 @@ struct VerifyOptions {
 
 struct Verification {
   std::vector<std::string> problems;  // one line each; empty: the checkpoint is sound
-  std::optional<int64_t> group_size;  // -1 or 128 of a QQQ checkpoint
+  std::string format;                 // of a quantized checkpoint, as config.json says
+  std::optional<GridOptions> grid;    // likewise
   int64_t modules = 0;                // quantized ones
   int64_t int8_saturated = 0;         // their runtime integers that leave int8 and are clamped
 };
 
-// Checks a plain or QQQ checkpoint: the index; config.json and quantize_config.json with each other and with the tensors;
-// every tensor that the architecture reads; every quantized module (qqq_check.h); that none is stored twice or excluded as
+// Checks a plain or quantized checkpoint: the index; config.json and quantize_config.json with each other and with the tensors;
+// every tensor that the architecture reads; every quantized module (formats/linear_format.h); that none is stored twice or excluded as
 // well; with `options.copies` that other floating-point tensors are finite and tokenizer.json is a tokenizer. One module
 // or tensor is in memory at a time. Throws unsupported for a model or a quantization that is not built.
 Verification verify(const std::shared_ptr<const Checkpoint>& checkpoint, const VerifyOptions& options,

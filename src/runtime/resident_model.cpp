@@ -1,30 +1,36 @@
 #include "runtime/resident_model.h"
 
 #include "base/error.h"
-#include "formats/qqq_config.h"
+#include "formats/qqq_format.h"
+#include "runtime/dequantized_linear.h"
 #include "runtime/qqq_linear.h"
 
 namespace gramian {
 namespace {
 
-at::Tensor tensor_if(bool needed, const Checkpoint& checkpoint, const std::string& name) {
-  return needed || checkpoint.contains(name) ? checkpoint.tensor(name).to_tensor() : at::Tensor();
-}
-
 // Opens a module whose packed codes are in the checkpoint.
-std::shared_ptr<const LinearOp> open_qqq(const Checkpoint& checkpoint, const Linear& linear,
-                                         int64_t group_size, const std::shared_ptr<ThreadPool>& pool) {
-  if (!checkpoint.contains(linear.name + ".B")) return nullptr;
-  const StoredTensor& codes = checkpoint.tensor(linear.name + ".B");
-  const qqq::Packed packed{codes.to_tensor(), checkpoint.tensor(linear.name + ".s_channel").to_tensor(),
-                           tensor_if(false, checkpoint, linear.name + ".s_group"),
-                           tensor_if(linear.has_bias, checkpoint, linear.name + ".bias")};
-  if (const std::string fault = qqq::group_fault(packed, linear.in_features, group_size, linear.name);
-      !fault.empty())
-    throw Error(ErrorKind::corrupt_data, "", fault, "restore config.json or the weights from their source");
-  auto op = std::make_shared<QqqLinear>(
-      qqq::unpack(packed, linear.out_features, linear.in_features, linear.name), pool);
-  codes.file->drop(codes.bytes);
+std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Checkpoint& checkpoint,
+                                            const Linear& linear, at::ScalarType dtype,
+                                            const std::shared_ptr<ThreadPool>& pool) {
+  const LinearFormat& format = *stored.format;
+  if (!format.holds(checkpoint, linear.name)) return nullptr;
+  const int64_t n = linear.out_features, k = linear.in_features;
+  const LinearShape shape{n, k, linear.has_bias};
+  const PackedParts parts = load_parts(format, checkpoint, linear.name, shape, stored.grid);
+  if (linear.has_bias && !parts.contains("bias"))
+    throw Error(ErrorKind::corrupt_data, linear.name + ".bias", "is missing", "restore it from the source");
+  std::shared_ptr<const LinearOp> op;
+  if (&format == &qqq_format()) {
+    const qqq::Packed packed = qqq_parts(parts);
+    if (const std::string fault = qqq::group_fault(packed, k, stored.grid.group_size, linear.name);
+        !fault.empty())
+      throw Error(ErrorKind::corrupt_data, "", fault, "restore config.json or the weights from their source");
+    op = std::make_shared<QqqLinear>(qqq::unpack(packed, n, k, linear.name), pool);
+  } else {
+    const DecodedLinear decoded = format.unpack(parts, n, k, stored.grid, linear.name);
+    op = std::make_shared<DequantizedLinear>(decoded, stored.grid.activation_bits == 8, dtype);
+  }
+  drop_parts(format, checkpoint, linear.name, shape, stored.grid);
   return op;
 }
 
@@ -35,10 +41,10 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
                              .treat_as_tied = options.treat_as_tied,
                              .quantized = {},
                              .keep_experts = true};
-  if (const auto group = qqq::read_group_size(checkpoint->config(), (folder / "config.json").string())) {
-    model_options.quantized = [group = *group, pool = std::move(pool)](const Checkpoint& source,
-                                                                       const Linear& linear) {
-      return open_qqq(source, linear, group, pool);
+  if (const auto stored = stored_format(checkpoint->config(), (folder / "config.json").string())) {
+    model_options.quantized = [stored = *stored, dtype = model_options.dtype, pool = std::move(pool)](
+                                  const Checkpoint& source, const Linear& linear) {
+      return open_packed(stored, source, linear, dtype, pool);
     };
   }
   return {std::move(checkpoint), model_options};

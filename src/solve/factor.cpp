@@ -35,6 +35,17 @@ std::vector<double> damp_candidates(double damp, double step) {
   return candidates;
 }
 
+// into[i, j] = from[order[i], order[j]], both f32 [K, K], contiguous.
+void copy_ordered(const at::Tensor& from, const at::Tensor& order, const at::Tensor& into) {
+  const int64_t columns = from.size(0);
+  const auto* place = order.const_data_ptr<int64_t>();
+  float* row = into.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < columns; ++i, row += columns) {
+    const float* source = from.const_data_ptr<float>() + place[i] * columns;
+    for (int64_t j = 0; j < columns; ++j) row[j] = source[place[j]];
+  }
+}
+
 struct Ladder {
   const at::Tensor& hessian;
   ThreadPool* pool;
@@ -43,7 +54,11 @@ struct Ladder {
 
   float* damped(const at::Tensor& diagonal, float lambda) {
     if (!work.defined()) work = tensor::empty(hessian.sizes(), at::kFloat);
-    work.copy_(hessian);
+    if (result.order.defined()) {
+      copy_ordered(hessian, result.order, work);
+    } else {
+      work.copy_(hessian);
+    }
     work.diagonal().copy_(diagonal.add(lambda));
     ++result.attempts;
     return work.mutable_data_ptr<float>();
@@ -83,7 +98,8 @@ struct Ladder {
 
 }  // namespace
 
-Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_step, ThreadPool* pool) {
+Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_step, ThreadPool* pool,
+                 const at::Tensor& order) {
   if (hessian.dim() != 2 || hessian.size(0) != hessian.size(1) || hessian.size(0) == 0) {
     throw Error(ErrorKind::internal, "Hessian", "expected a square matrix");
   }
@@ -98,7 +114,8 @@ Factor factorize(const at::Tensor& hessian, double damp_percent, double damp_ste
                 "check the calibration data");
   }
   Factor result;
-  at::Tensor diagonal = h.diagonal().clone();
+  result.order = order;
+  at::Tensor diagonal = order.defined() ? h.diagonal().index_select(0, order) : h.diagonal().clone();
   result.dead = diagonal.eq(0);
   result.diagonal_spread = spread(diagonal, result.dead);
   diagonal.masked_fill_(result.dead, 1);

@@ -12,13 +12,49 @@
 namespace gramian {
 namespace {
 
+// Which columns share a scale, in the order of the solve. A slab is what scales are taken from at once: the columns of one
+// group, side by side unless static groups meet an order of their own.
+struct Layout {
+  std::vector<int32_t> group;       // [K], the group of the column at each place
+  std::vector<int64_t> members;     // [K], places; slab s holds those from s · group_size on
+  std::vector<int32_t> slab_group;  // [groups]
+  at::Tensor group_index;           // of QuantizedLinear
+};
+
+Layout make_layout(const Grouping& grouping, const at::Tensor& order, ColumnOrder kind, bool static_groups) {
+  const int64_t columns = grouping.columns, size = grouping.group_size;
+  const auto natural = [&](int64_t place) {
+    return order.defined() ? order.const_data_ptr<int64_t>()[place] : place;
+  };
+  // Groups of their own places, or the natural ones wherever their columns went.
+  const bool of_places = kind == ColumnOrder::activation && !static_groups;
+  Layout layout;
+  layout.group.resize(columns);
+  layout.members.resize(columns);
+  layout.slab_group.resize(grouping.groups());
+  for (int64_t place = 0; place < columns; ++place) {
+    layout.group[place] = static_cast<int32_t>((of_places ? place : natural(place)) / size);
+    const bool scattered = kind == ColumnOrder::activation && static_groups;
+    layout.members[scattered ? natural(place) : place] = place;
+  }
+  for (int64_t slab = 0; slab < grouping.groups(); ++slab)
+    layout.slab_group[slab] = layout.group[layout.members[slab * size]];
+  if (of_places && !grouping.per_row) {
+    layout.group_index = tensor::empty({columns}, at::kInt);
+    auto* index = layout.group_index.mutable_data_ptr<int32_t>();
+    for (int64_t place = 0; place < columns; ++place) index[natural(place)] = layout.group[place];
+  }
+  return layout;
+}
+
 // What all chunks of rows share, read-only.
 struct Plan {
   Grouping grouping;
+  Layout layout;
   SolveOptions options;
   GridScaler scaler;
   CpuLevel level;
-  at::Tensor weight;  // f32 [N, K]
+  at::Tensor weight;  // f32 [N, K], columns in the order of the solve
   at::Tensor upper;   // f32 [K, K]
   at::Tensor
       diagonal;     // f32 [blocks, kBlockColumns, kBlockColumns]: the factor's diagonal blocks, transposed
@@ -46,8 +82,9 @@ at::Tensor transposed_diagonal(const at::Tensor& upper) {
 // nothing.
 class ChunkSolve {
  public:
-  // codes int8 [N, K] and scale f32 [N, groups] of the whole result; this chunk writes its rows.
-  ChunkSolve(const Plan& plan, int64_t first_row, int8_t* codes, float* scale)
+  // codes int8 [N, K] (columns in the order of the solve), scale f32 and zero int8 [N, groups] of the whole result; this chunk
+  // writes its rows. zero is null on symmetric grids.
+  ChunkSolve(const Plan& plan, int64_t first_row, int8_t* codes, float* scale, int8_t* zero)
       : plan_(plan),
         columns_(plan.grouping.columns),
         group_size_(plan.grouping.group_size),
@@ -55,20 +92,25 @@ class ChunkSolve {
         rows_(std::min(kBlockRows, plan.grouping.rows - first_row)),
         codes_(codes + first_row * columns_),
         scale_out_(scale + first_row * groups_),
+        zero_out_(zero == nullptr ? nullptr : zero + first_row * groups_),
         dead_(plan.dead.const_data_ptr<bool>()),
         weights_(columns_ * kBlockRows),
         scale_(groups_ * kBlockRows, 1.0f),
+        zero_(zero == nullptr ? 0 : groups_ * kBlockRows),
         slab_(group_size_ * kBlockRows),
-        zero_(groups_ * kBlockRows) {
+        empty_(groups_ * kBlockRows) {
     const float* source = plan.weight.const_data_ptr<float>() + first_row * columns_;
     for (int64_t r = 0; r < rows_; ++r) {
       const float* row = source + r * columns_;
       for (int64_t j = 0; j < columns_; ++j) weights_[j * kBlockRows + r] = row[j];
-      for (int64_t group = 0; group < groups_; ++group) {
-        const float* part = row + group * group_size_;
-        const bool zero = std::all_of(part, part + group_size_, [](float value) { return value == 0; });
-        zero_[group * kBlockRows + r] = zero;
-        zero_groups_ += zero;
+    }
+    for (int64_t slab = 0; slab < groups_; ++slab) {
+      const int64_t group = plan.layout.slab_group[slab];
+      for (int64_t r = 0; r < rows_; ++r) {
+        const bool empty = std::all_of(first_member(slab), last_member(slab),
+                                       [&](int64_t place) { return weights_[place * kBlockRows + r] == 0; });
+        empty_[group * kBlockRows + r] = empty;
+        zero_groups_ += empty;
       }
     }
   }
@@ -96,9 +138,9 @@ class ChunkSolve {
                             .diagonal_t = plan_.diagonal.const_data_ptr<float>() + begin * kBlockColumns,
                             .right = upper + begin * columns_ + end,
                             .right_stride = columns_,
-                            .scale = scale_.data() + begin / group_size_ * kBlockRows,
-                            .first_column = begin,
-                            .group_size = group_size_,
+                            .group = plan_.layout.group.data() + begin,
+                            .scale = scale_.data(),
+                            .zero = zero_.empty() ? nullptr : zero_.data(),
                             .dead = dead_ + begin,
                             .code_min = plan_.grouping.rule.code_min(),
                             .code_max = plan_.grouping.rule.code_max(),
@@ -112,22 +154,36 @@ class ChunkSolve {
   int64_t zero_groups() const noexcept { return zero_groups_; }
 
  private:
-  // Scales of groups [from, to) from the weights as they are now. A group of zeros in the source keeps the scale of zeros
+  std::vector<int64_t>::const_iterator first_member(int64_t slab) const {
+    return plan_.layout.members.begin() + slab * group_size_;
+  }
+  std::vector<int64_t>::const_iterator last_member(int64_t slab) const {
+    return first_member(slab) + plan_.grouping.width(slab);
+  }
+
+  // Scales of slabs [from, to) from the weights as they are now. A group of zeros in the source keeps the scale of zeros
   // and is rounded with one beyond all weights: its codes are 0, and what error compensation put there passes on.
   void find_scales(int64_t from, int64_t to) {
-    for (int64_t group = from; group < to; ++group) {
-      const float* column = weights_.data() + group * group_size_ * kBlockRows;
+    for (int64_t slab = from; slab < to; ++slab) {
+      const int64_t group = plan_.layout.slab_group[slab], width = plan_.grouping.width(slab);
       float* scale = scale_.data() + group * kBlockRows;
+      int8_t zero[kBlockRows] = {};
       const auto stays_zero = [&](int64_t r) {
-        return zero_[group * kBlockRows + r] && !plan_.options.fill_zero_groups;
+        return empty_[group * kBlockRows + r] && !plan_.options.fill_zero_groups;
       };
       for (int64_t r = 0; r < rows_; ++r) {
-        float* row = slab_.data() + r * group_size_;
-        for (int64_t j = 0; j < group_size_; ++j) row[j] = stays_zero(r) ? 0.0f : column[j * kBlockRows + r];
+        float* row = slab_.data() + r * width;
+        for (auto place = first_member(slab); place != last_member(slab); ++place)
+          *row++ = stays_zero(r) ? 0.0f : weights_[*place * kBlockRows + r];
       }
-      plan_.scaler.scales(slab_.data(), group_size_, rows_, group_size_, scale, 1);
+      plan_.scaler.scales(slab_.data(), width, rows_, width, scale, 1, zero);
       for (int64_t r = 0; r < rows_; ++r) {
+        scale[r] = stored_scale(scale[r], plan_.options.grid.scale_type);
         scale_out_[r * groups_ + group] = scale[r];
+        if (zero_out_ != nullptr) {
+          zero_out_[r * groups_ + group] = zero[r];
+          zero_[group * kBlockRows + r] = zero[r];
+        }
         if (stays_zero(r)) scale[r] = std::numeric_limits<float>::max();
       }
     }
@@ -137,11 +193,13 @@ class ChunkSolve {
   int64_t columns_, group_size_, groups_, rows_;
   int8_t* codes_;
   float* scale_out_;
+  int8_t* zero_out_;
   const bool* dead_;
   std::vector<float> weights_;  // [K][kBlockRows]
   std::vector<float> scale_;    // [groups][kBlockRows], rounded with; 1 in the lanes beyond the rows
-  std::vector<float> slab_;     // [kBlockRows][group_size]
-  std::vector<bool> zero_;      // [groups][kBlockRows], groups of zeros in the source
+  std::vector<float> zero_;     // [groups][kBlockRows]
+  std::vector<float> slab_;     // [kBlockRows][width]
+  std::vector<bool> empty_;     // [groups][kBlockRows], groups of zeros in the source
   double loss_ = 0;
   int64_t zero_groups_ = 0;
 };
@@ -154,29 +212,45 @@ QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64
   GRAMIAN_CHECK(tokens > 0, "solve_gptq without calibration tokens");
   const Grouping grouping = resolve_grouping(weight, options.grid);
   GRAMIAN_CHECK(grouping.columns == factor.upper.size(0), "weight and Hessian differ in columns");
-  const Plan plan = {grouping,
-                     options,
-                     GridScaler(grouping.rule, cpu_level()),
-                     cpu_level(),
-                     finite_weight(weight),
-                     factor.upper.contiguous(),
-                     transposed_diagonal(factor.upper),
-                     factor.dead.contiguous()};
+  GRAMIAN_CHECK(factor.order.defined() == (options.order != ColumnOrder::natural),
+                "factor and options differ in the order of columns");
+  const at::Tensor source = finite_weight(weight);
+  const Plan plan = {
+      grouping,
+      make_layout(grouping, factor.order, options.order, options.static_groups || grouping.per_row),
+      options,
+      GridScaler(grouping.rule, cpu_level()),
+      cpu_level(),
+      factor.order.defined() ? source.index_select(1, factor.order) : source,
+      factor.upper.contiguous(),
+      transposed_diagonal(factor.upper),
+      factor.dead.contiguous()};
   QuantizedLinear result;
+  result.bits = options.grid.bits;
   result.group_size = grouping.group_size;
+  result.group_index = plan.layout.group_index;
   result.codes = tensor::empty({grouping.rows, grouping.columns}, at::kChar);
   result.scale = tensor::empty({grouping.rows, grouping.groups()}, at::kFloat);
   auto* codes = result.codes.mutable_data_ptr<int8_t>();
   auto* scale = result.scale.mutable_data_ptr<float>();
+  int8_t* zero = nullptr;
+  if (!options.grid.symmetric) {
+    result.zero = tensor::empty(result.scale.sizes(), at::kChar);
+    zero = result.zero.mutable_data_ptr<int8_t>();
+  }
   const int64_t chunks = (grouping.rows + kBlockRows - 1) / kBlockRows;
   std::vector<double> losses(chunks);
   std::vector<int64_t> zero_groups(chunks);
   pool.run(chunks, [&](int64_t chunk) {
-    ChunkSolve solve(plan, chunk * kBlockRows, codes, scale);
+    ChunkSolve solve(plan, chunk * kBlockRows, codes, scale, zero);
     solve.run();
     losses[chunk] = solve.loss();
     zero_groups[chunk] = solve.zero_groups();
   });
+  if (factor.order.defined()) {
+    const at::Tensor ordered = result.codes;
+    result.codes = tensor::empty(ordered.sizes(), at::kChar).index_copy_(1, factor.order, ordered);
+  }
   result.loss = 0;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     result.loss += losses[chunk] / static_cast<double>(tokens);

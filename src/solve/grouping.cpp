@@ -15,13 +15,23 @@ Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid) {
   grouping.columns = weight.size(1);
   grouping.per_row = grid.group_size == -1;
   grouping.group_size = grouping.per_row ? grouping.columns : grid.group_size;
-  if (grouping.group_size <= 0 || grouping.columns % grouping.group_size != 0) {
+  const bool qqq = grid.kind == GridKind::qqq;
+  if (grouping.group_size <= 0 || (qqq && grouping.columns % grouping.group_size != 0)) {
     throw Error(ErrorKind::invalid_argument, "group_size",
                 str(grid.group_size, " does not divide the ", grouping.columns, " input features"),
                 "use -1 for one scale per row");
   }
-  grouping.rule = {
-      .bits = 4, .grouped = !grouping.per_row, .one_sided = grid.one_sided_range, .mse = grid.mse};
+  if (qqq ? grid.bits != 4 || !grid.symmetric
+          : grid.bits != 2 && grid.bits != 3 && grid.bits != 4 && grid.bits != 8) {
+    throw Error(ErrorKind::invalid_argument, "bits",
+                str(grid.bits, grid.symmetric ? ", symmetric" : ", asymmetric"),
+                qqq ? "QQQ has 4 bits, symmetric" : "use 2, 3, 4 or 8");
+  }
+  grouping.rule = {.bits = grid.bits,
+                   .narrow = qqq && grouping.per_row,
+                   .asymmetric = !grid.symmetric,
+                   .one_sided = grid.one_sided_range,
+                   .mse = grid.mse};
   return grouping;
 }
 
@@ -40,7 +50,24 @@ at::Tensor finite_weight(const at::Tensor& weight) {
 
 void check_scales(const at::Tensor& scale) {
   if (!scale.isfinite().all().item<bool>()) {
-    throw Error(ErrorKind::numerical, "weight", "magnitudes too large: a group's scale leaves fp32");
+    throw Error(ErrorKind::numerical, "weight", "magnitudes too large: a group's scale leaves its type");
+  }
+}
+
+float stored_scale(float scale, at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return scale;
+    case at::kHalf: {
+      const auto stored = static_cast<float>(c10::Half(scale));
+      return stored == 0 ? 0x1p-24f : stored;
+    }
+    case at::kBFloat16: {
+      const auto stored = static_cast<float>(c10::BFloat16(scale));
+      return stored == 0 ? 0x1p-133f : stored;
+    }
+    default:
+      throw Error(ErrorKind::internal, "scale", "is not stored in this type");
   }
 }
 

@@ -1,8 +1,9 @@
-// What every solver on the QQQ grid checks and resolves before it starts.
+// What every solver checks and resolves before it starts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/solve/grid.h"
@@ -16,15 +17,18 @@ struct Grouping {
   int64_t columns = 0;     // K
   int64_t group_size = 0;  // resolved: K for one scale per row
   bool per_row = false;    // configured as -1; decides the formulas, which group_size == K does not
-  int64_t groups() const noexcept { return columns / group_size; }
+  int64_t groups() const noexcept { return (columns + group_size - 1) / group_size; }
+  int64_t width(int64_t group) const noexcept { return std::min(group_size, columns - group * group_size); }
 };
 
-// Throws invalid_argument for a weight that is not a float matrix and for a group size that does not divide
-// K.
+// Throws invalid_argument for a weight that is not a float matrix, for bits that the grid does not have, and, on QQQ's grid,
+// for a group size that does not divide K.
 Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid);
 // The weight in fp32, contiguous. Throws numerical when an entry is not finite.
 at::Tensor finite_weight(const at::Tensor& weight);
 // Throws numerical when a scale overflowed.
 void check_scales(const at::Tensor& scale);
+// A positive scale as `type` stores it; one that would vanish becomes the smallest number of the type.
+float stored_scale(float scale, at::ScalarType type);
 
 }  // namespace gramian

@@ -7,16 +7,32 @@
 #include <limits>
 #include <string>
 
+#include "solve/column_order.h"
+
 namespace gramian {
 
-// The QQQ grid: 4-bit symmetric, one scale per group of `group_size` columns (128) or per row (-1).
+enum class GridKind {
+  qqq,  // 4 bits, symmetric: -8..7 in groups of 128, -7..7 and another rule for whole rows (formats/qqq.h)
+  integer,  // 2, 3, 4 or 8 bits, symmetric or with zero points, groups of any size or whole rows alike
+};
+
 struct GridOptions {
+  GridKind kind = GridKind::qqq;
+  int bits = 4;
+  bool symmetric = true;
+  // Columns that share a scale, -1 for the whole row. Of an integer grid the last group may be smaller.
   int64_t group_size = 128;
   // Exponent of the error norm of the scale search; 0 takes the scale from the largest magnitude.
   double mse = 2.4;
   // GPT-QModel 7.7.0's one-sided range for groups without negative entries, instead of the full symmetric
   // range.
   bool one_sided_range = false;
+  // The type that scales are stored in: they are rounded to it before codes are chosen. kFloat: not at all.
+  at::ScalarType scale_type = at::kFloat;
+  // GPT-QModel's rule: codes are chosen for scales that storing rounds later.
+  bool unrounded_scales = false;
+  // What the runtime multiplies with: 16 for activations as they come, 8 for rows rounded to int8, 0 for what the format has.
+  int activation_bits = 0;
 };
 
 struct SolveOptions {
@@ -24,6 +40,7 @@ struct SolveOptions {
   // λ = damp_percent · mean(diag H), raised by damp_step · mean until the matrix factors.
   double damp_percent = 0.005;
   double damp_step = 0.001;
+  ColumnOrder order = ColumnOrder::natural;
   // All group scales from the weights before any error compensation.
   bool static_groups = false;
   // Clear the weights of columns that calibration never excited, as GPT-QModel does; else they are rounded.
@@ -33,9 +50,14 @@ struct SolveOptions {
 };
 
 struct QuantizedLinear {
-  at::Tensor codes;        // int8 [N, K], signed: -8..7 grouped, -7..7 per row
-  at::Tensor scale;        // f32 [N, K / group_size]
+  at::Tensor codes;  // int8 [N, K], signed: -2^(bits-1) and up
+  at::Tensor scale;  // f32 [N, groups], groups = K / group_size, rounded up
+  at::Tensor zero;   // int8 [N, groups], signed as the codes are; undefined on symmetric grids, where it is 0
+  at::Tensor group_index;  // int32 [K], the group of each column; undefined where that is k / group_size
+  int bits = 4;
   int64_t group_size = 0;  // resolved: K for one scale per row
+  // (code - zero) · scale, f32 [N, K].
+  at::Tensor weight() const;
   // Σ (w - q)² / (2 U_kk²) over all weights, divided by the number of token rows; NaN where no Hessian was
   // used.
   double loss = std::numeric_limits<double>::quiet_NaN();

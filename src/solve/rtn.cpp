@@ -15,11 +15,17 @@ QuantizedLinear solve_rtn(const at::Tensor& weight, const GridOptions& grid, Thr
   const at::Tensor w = finite_weight(weight);
   const GridScaler scaler(grouping.rule, cpu_level());
   QuantizedLinear result;
+  result.bits = grid.bits;
   result.group_size = grouping.group_size;
   result.codes = tensor::empty({grouping.rows, grouping.columns}, at::kChar);
   result.scale = tensor::empty({grouping.rows, grouping.groups()}, at::kFloat);
   const float* values = w.const_data_ptr<float>();
   float* scale = result.scale.mutable_data_ptr<float>();
+  int8_t* zero = nullptr;
+  if (!grid.symmetric) {
+    result.zero = tensor::empty(result.scale.sizes(), at::kChar);
+    zero = result.zero.mutable_data_ptr<int8_t>();
+  }
   auto* codes = result.codes.mutable_data_ptr<int8_t>();
   const int64_t chunks = (grouping.rows + kRows - 1) / kRows;
   std::vector<int64_t> zero_groups(chunks);
@@ -27,14 +33,16 @@ QuantizedLinear solve_rtn(const at::Tensor& weight, const GridOptions& grid, Thr
     const int64_t first = chunk * kRows;
     const int64_t last = std::min(first + kRows, grouping.rows);
     for (int64_t group = 0; group < grouping.groups(); ++group) {
-      const int64_t column = group * grouping.group_size;
+      const int64_t column = group * grouping.group_size, width = grouping.width(group);
+      const int64_t at = first * grouping.groups() + group;
       zero_groups[chunk] +=
-          scaler.scales(values + first * grouping.columns + column, grouping.columns, last - first,
-                        grouping.group_size, scale + first * grouping.groups() + group, grouping.groups());
+          scaler.scales(values + first * grouping.columns + column, grouping.columns, last - first, width,
+                        scale + at, grouping.groups(), zero == nullptr ? nullptr : zero + at);
       for (int64_t row = first; row < last; ++row) {
-        quantize(values + row * grouping.columns + column, grouping.group_size,
-                 scale[row * grouping.groups() + group], grouping.rule,
-                 codes + row * grouping.columns + column);
+        const int64_t place = row * grouping.groups() + group;
+        scale[place] = stored_scale(scale[place], grid.scale_type);
+        quantize(values + row * grouping.columns + column, width, scale[place],
+                 zero == nullptr ? 0 : zero[place], grouping.rule, codes + row * grouping.columns + column);
       }
     }
   });

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "formats/qqq.h"
-#include "formats/qqq_config.h"
+#include "formats/module_patterns.h"
+#include "formats/qqq_format.h"
 #include "support/files.h"
 #include "tensor/ops.h"
 
@@ -45,7 +45,7 @@ Tensors module(bool grouped) {
 
 class QqqCheckTest : public testing::Test {
  protected:
-  qqq::ModuleCheck check(const Tensors& tensors, int64_t group_size, bool has_bias = true) {
+  ModuleCheck check(const Tensors& tensors, int64_t group_size, bool has_bias = true) {
     write_bytes(folder_.path() / "config.json", "{}");
     save_safetensors(folder_.path() / "model.safetensors", tensors);
     return qqq::check_module(Checkpoint(folder_.path()), "m", kN, kK, has_bias, group_size);
@@ -66,7 +66,7 @@ class QqqCheckTest : public testing::Test {
 TEST_F(QqqCheckTest, SoundModulesPass) {
   for (const bool grouped : {false, true}) {
     Tensors tensors = module(grouped);
-    const qqq::ModuleCheck sound = check(tensors, grouped ? 128 : -1);
+    const ModuleCheck sound = check(tensors, grouped ? 128 : -1);
     EXPECT_TRUE(sound.problems.empty()) << sound.problems[0];
     EXPECT_EQ(sound.saturated, 0);
     EXPECT_TRUE(check(tensors, grouped ? 128 : -1, false).problems.empty());
@@ -152,7 +152,7 @@ TEST_F(QqqCheckTest, IntegersThatLeaveInt8AreCounted) {
   int64_t expected = 0;
   const at::Tensor codes = qqq::unpack_codes(tensors["m.B"], kN, kK, true);
   expected = codes.abs().eq(7).sum().item<int64_t>();
-  const qqq::ModuleCheck found = check(tensors, 128);
+  const ModuleCheck found = check(tensors, 128);
   EXPECT_TRUE(found.problems.empty());
   EXPECT_EQ(found.saturated, expected);
 }
@@ -168,15 +168,15 @@ TEST_F(QqqCheckTest, DamageCannotBeTrusted) {
               testing_support::safetensors_bytes(header, std::string(12, '\xff')));
   const auto found = qqq::check_module(Checkpoint(folder_.path()), "m", kN, kK, true, 128);
   EXPECT_EQ(found.problems.size(), 4u);
-  EXPECT_TRUE(qqq::is_packed(Checkpoint(folder_.path()), "m"));
-  EXPECT_FALSE(qqq::is_packed(Checkpoint(folder_.path()), "model"));
+  EXPECT_TRUE(qqq_format().holds(Checkpoint(folder_.path()), "m"));
+  EXPECT_FALSE(qqq_format().holds(Checkpoint(folder_.path()), "model"));
 }
 
 TEST(ExcludedModules, ByPatternAndByList) {
   const std::vector<std::string> modules{"model.layers.1.mlp.up_proj", "model.layers.11.mlp.up_proj",
                                          "lm_head"};
   const auto excluded = [&](const char* text) {
-    return qqq::excluded_modules(Json::parse(text), modules, "config.json");
+    return excluded_modules(Json::parse(text), modules, "config.json");
   };
   using Names = std::set<std::string>;
   EXPECT_EQ(excluded("{}"), Names{});

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "formats/qqq_format.h"
 #include "pipeline/layer_probe.h"
 #include "support/tiny_model.h"
 
@@ -24,7 +25,7 @@ class BudgetTest : public testing::Test {
 
   TinyModel tiny_{{.hidden = 256, .intermediate = 512, .heads = 4, .kv_heads = 2, .layers = 2, .vocab = 50}};
   Model model_ = tiny_.open();
-  QuantizePlan modules_ = make_plan(model_, 128, false);
+  QuantizePlan modules_ = make_plan(model_, qqq_format(), {.grid = {.group_size = 128}}, false);
   std::vector<TokenRow> rows_ = random_rows(std::vector<int64_t>(48, 200), 50);
   SolveOptions solve_;
   ThreadPool pool_{2};
@@ -94,7 +95,8 @@ TEST_F(BudgetTest, LayersOfOneShapeAreProbedOnce) {
   EXPECT_EQ(layer_signature(modules_, 0), layer_signature(modules_, 1));
   TinyModel other({.hidden = 256, .intermediate = 256, .heads = 4, .kv_heads = 2, .layers = 1, .vocab = 50});
   const Model model = other.open();
-  EXPECT_NE(layer_signature(make_plan(model, 128, false), 0), layer_signature(modules_, 0));
+  EXPECT_NE(layer_signature(make_plan(model, qqq_format(), {.grid = {.group_size = 128}}, false), 0),
+            layer_signature(modules_, 0));
 }
 
 }  // namespace

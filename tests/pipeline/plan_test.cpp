@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "formats/qqq_format.h"
 #include "support/tiny_model.h"
 
 namespace gramian {
@@ -38,7 +39,7 @@ TEST(Plan, ReplacesEveryLinearAndCopiesTheRest) {
   FittingModel tiny;
   tiny.tensors["model.extra.buffer"] = tensor::zeros({3}, at::kLong);
   const Model model = tiny.open();
-  const QuantizePlan plan = make_plan(model, 128, false);
+  const QuantizePlan plan = make_plan(model, qqq_format(), {.grid = {.group_size = 128}}, false);
   ASSERT_EQ(plan.layers.size(), 2u);
   int64_t weights = 0;
   for (int64_t i = 0; i < 2; ++i) {
@@ -83,7 +84,7 @@ TEST(Plan, TouchesTheDecoderOfAWrappedModelOnly) {
   for (const std::string& name : foreign) renamed[name] = random_normal({256, 256}, 3);
   tiny.tensors = renamed;
   tiny.config = {{"model_type", "whole"}, {"text_config", tiny.config}};
-  const QuantizePlan plan = make_plan(tiny.open(), 128, false);
+  const QuantizePlan plan = make_plan(tiny.open(), qqq_format(), {.grid = {.group_size = 128}}, false);
   for (const std::string& name : foreign) {
     EXPECT_NE(std::find(plan.copied.begin(), plan.copied.end(), name), plan.copied.end()) << name;
     expect_tensor(plan, name, DType::f32, {256, 256});
@@ -95,12 +96,12 @@ TEST(Plan, TouchesTheDecoderOfAWrappedModelOnly) {
 
 TEST(Plan, OneScalePerRowHasNoGroupTensor) {
   FittingModel tiny;
-  const QuantizePlan plan = make_plan(tiny.open(), -1, false);
+  const QuantizePlan plan = make_plan(tiny.open(), qqq_format(), {.grid = {.group_size = -1}}, false);
   EXPECT_NE(tensor_of(plan, "model.layers.0.mlp.up_proj.s_channel"), nullptr);
   EXPECT_EQ(tensor_of(plan, "model.layers.0.mlp.up_proj.s_group"), nullptr);
   // A group that spans the row is the same layout.
   TinyModel narrow({.hidden = 128, .intermediate = 256, .heads = 4, .kv_heads = 2, .layers = 1, .vocab = 20});
-  const QuantizePlan mixed = make_plan(narrow.open(), 128, false);
+  const QuantizePlan mixed = make_plan(narrow.open(), qqq_format(), {.grid = {.group_size = 128}}, false);
   EXPECT_EQ(tensor_of(mixed, "model.layers.0.mlp.up_proj.s_group"), nullptr);
   EXPECT_NE(tensor_of(mixed, "model.layers.0.mlp.down_proj.s_group"), nullptr);
 }
@@ -114,7 +115,7 @@ TEST(Plan, BiasesAreStoredInHalf) {
       tiny.tensors[name + ".bias"] = random_normal({tiny.tensors.at(name + ".weight").size(0)}, 3);
     }
   }
-  const QuantizePlan plan = make_plan(tiny.open(), 128, false);
+  const QuantizePlan plan = make_plan(tiny.open(), qqq_format(), {.grid = {.group_size = 128}}, false);
   expect_tensor(plan, "model.layers.1.mlp.up_proj.bias", DType::f16, {384});
   EXPECT_EQ(std::count(plan.copied.begin(), plan.copied.end(), "model.layers.1.mlp.up_proj.bias"), 0);
 }
@@ -123,7 +124,7 @@ TEST(Plan, ListsEveryLayerThatDoesNotFit) {
   // 320 columns are no multiple of 128: down_proj reads them, gate and up write them.
   TinyModel tiny({.hidden = 256, .intermediate = 320, .heads = 4, .kv_heads = 2, .layers = 2, .vocab = 20});
   const Model model = tiny.open();
-  const Error error = error_of([&] { make_plan(model, 128, false); });
+  const Error error = error_of([&] { make_plan(model, qqq_format(), {.grid = {.group_size = 128}}, false); });
   EXPECT_EQ(error.kind(), ErrorKind::unsupported);
   const std::string text = error.what();
   EXPECT_NE(text.find("2 linear layer(s)"), std::string::npos) << text;
@@ -131,7 +132,7 @@ TEST(Plan, ListsEveryLayerThatDoesNotFit) {
   EXPECT_NE(text.find("model.layers.1.mlp.down_proj [256 x 320]"), std::string::npos) << text;
   EXPECT_NE(text.find("--skip-unfit"), std::string::npos) << text;
 
-  const QuantizePlan plan = make_plan(model, 128, true);
+  const QuantizePlan plan = make_plan(model, qqq_format(), {.grid = {.group_size = 128}}, true);
   EXPECT_EQ(plan.skipped(),
             (std::vector<std::string>{"model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"}));
   EXPECT_FALSE(plan.find("model.layers.0.mlp.down_proj")->skip_reason.empty());
@@ -144,14 +145,16 @@ TEST(Plan, RefusesAModelThatFitsNowhere) {
   TinyModel tiny;  // 32 columns
   const Model model = tiny.open();
   for (const bool skip : {false, true}) {
-    EXPECT_EQ(error_of([&] { make_plan(model, 128, skip); }).kind(), ErrorKind::unsupported);
+    EXPECT_EQ(error_of([&] { make_plan(model, qqq_format(), {.grid = {.group_size = 128}}, skip); }).kind(),
+              ErrorKind::unsupported);
   }
 }
 
 TEST(Plan, ChecksTheCheckpointFirst) {
   FittingModel tiny;
   tiny.tensors.erase("model.layers.1.mlp.up_proj.weight");
-  const Error error = error_of([&] { make_plan(tiny.open(), 128, false); });
+  const Error error =
+      error_of([&] { make_plan(tiny.open(), qqq_format(), {.grid = {.group_size = 128}}, false); });
   EXPECT_EQ(error.kind(), ErrorKind::corrupt_data);
   EXPECT_NE(std::string(error.what()).find("model.layers.1.mlp.up_proj.weight"), std::string::npos)
       << error.what();

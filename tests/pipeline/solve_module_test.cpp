@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "formats/qqq_format.h"
 #include "pipeline/method.h"
 #include "solve/solvers.h"
 #include "support/tiny_model.h"
@@ -20,34 +21,38 @@ constexpr int64_t kOut = 64, kIn = 256, kTokens = 600;
 class SolveModuleTest : public testing::Test {
  protected:
   SolvedModule solve(const Factor* factor, int64_t tokens, bool compat = false) {
-    return solve_module(source_, factor, tokens, options_, compat, pool_);
+    source_.compat_gptqmodel = compat;
+    return solve_module(source_, factor, tokens, {qqq_format(), options_, fallback_}, pool_);
   }
   // The weight that the module goes on with.
-  at::Tensor next_weight(const SolvedModule& solved, at::ScalarType dtype, bool compat) {
-    const auto op = std::dynamic_pointer_cast<const DenseLinear>(replacement(solved, source_, dtype, compat));
+  at::Tensor next_weight(const SolvedModule& solved, at::ScalarType dtype) {
+    const auto op = std::dynamic_pointer_cast<const DenseLinear>(replacement(solved, source_, dtype));
     EXPECT_EQ(op->weight().scalar_type(), dtype);
     bias_ = op->bias();
     return op->weight();
   }
-  ModuleSource source_{"layer.proj", random_normal({kOut, kIn}, 1).mul(0.05).to(at::kHalf),
-                       random_normal({kOut}, 2).to(at::kHalf)};
+  PackSource source_{"layer.proj",
+                     {kOut, kIn, true},
+                     random_normal({kOut, kIn}, 1).mul(0.05).to(at::kHalf),
+                     random_normal({kOut}, 2).to(at::kHalf)};
   at::Tensor x_ = random_normal({kTokens, kIn}, 3);
   at::Tensor hessian_ = x_.t().matmul(x_).mul(2.0 / kTokens);
   Factor factor_ = factorize(hessian_, 0.005, 0.001);
-  SolveOptions options_;
+  SolveOptions options_ = qqq_format().settle({}, DType::f16);
+  FallbackOptions fallback_;
   ThreadPool pool_{2};
   at::Tensor bias_;
 };
 
 TEST_F(SolveModuleTest, GoesOnWithWhatIsStored) {
   const SolvedModule solved = solve(&factor_, kTokens);
-  EXPECT_EQ(solved.method, "qqq");
+  EXPECT_TRUE(solved.by_hessian);
   EXPECT_TRUE(solved.quantized.fallback.empty());
-  const qqq::Decoded decoded = qqq::unpack(solved.packed, kOut, kIn, "layer.proj");
+  const qqq::Decoded decoded = qqq::unpack(qqq_parts(solved.packed), kOut, kIn, "layer.proj");
   EXPECT_EQ(decoded.saturated, 0);
-  EXPECT_TRUE(next_weight(solved, at::kFloat, false).equal(decoded.weight()));
+  EXPECT_TRUE(next_weight(solved, at::kFloat).equal(decoded.weight()));
   EXPECT_TRUE(bias_.equal(source_.bias.to(at::kFloat)));
-  EXPECT_TRUE(next_weight(solved, at::kBFloat16, false).equal(decoded.weight().to(at::kBFloat16)));
+  EXPECT_TRUE(next_weight(solved, at::kBFloat16).equal(decoded.weight().to(at::kBFloat16)));
   // Near the source: a 4-bit step is about a seventh of the largest weight of a group.
   EXPECT_LT(max_difference(decoded.weight(), source_.weight), 0.05);
 }
@@ -57,15 +62,15 @@ TEST_F(SolveModuleTest, CompatGoesOnWithCodesTimesScale) {
   const QuantizedLinear& q = solved.quantized;
   const at::Tensor expected =
       q.codes.to(at::kFloat).mul(q.scale.repeat_interleave(q.group_size, 1)).to(at::kHalf).to(at::kFloat);
-  EXPECT_TRUE(next_weight(solved, at::kFloat, true).equal(expected));
+  EXPECT_TRUE(next_weight(solved, at::kFloat).equal(expected));
   // The channel scale comes from the source's largest weights: some stored integers may be clamped to int8.
-  const qqq::Decoded decoded = qqq::unpack(solved.packed, kOut, kIn, "layer.proj");
+  const qqq::Decoded decoded = qqq::unpack(qqq_parts(solved.packed), kOut, kIn, "layer.proj");
   EXPECT_TRUE(decoded.s_channel.equal(qqq::channel_scale_from_weight(source_.weight)));
 }
 
 TEST_F(SolveModuleTest, WithoutAFactorWeightsAreRounded) {
   const SolvedModule plain = solve(nullptr, 0);
-  EXPECT_EQ(plain.method, "rtn");
+  EXPECT_FALSE(plain.by_hessian);
   EXPECT_TRUE(plain.quantized.fallback.empty());
   EXPECT_TRUE(std::isnan(plain.quantized.loss));
   EXPECT_TRUE(plain.quantized.codes.equal(solve_rtn(source_.weight, options_.grid, pool_).codes));
@@ -73,13 +78,13 @@ TEST_F(SolveModuleTest, WithoutAFactorWeightsAreRounded) {
 
 TEST_F(SolveModuleTest, FallbacksAreMarked) {
   const SolvedModule empty = solve(&factor_, 0);
-  EXPECT_EQ(empty.method, "rtn");
+  EXPECT_FALSE(empty.by_hessian);
   EXPECT_NE(empty.quantized.fallback.find("no calibration tokens"), std::string::npos)
       << empty.quantized.fallback;
   Factor failed;
   failed.attempts = 7;
   const SolvedModule unfactored = solve(&failed, kTokens);
-  EXPECT_EQ(unfactored.method, "rtn");
+  EXPECT_FALSE(unfactored.by_hessian);
   EXPECT_NE(unfactored.quantized.fallback.find("does not factor"), std::string::npos)
       << unfactored.quantized.fallback;
   EXPECT_EQ(unfactored.quantized.damp_attempts, 7);
@@ -88,17 +93,17 @@ TEST_F(SolveModuleTest, FallbacksAreMarked) {
 
 TEST_F(SolveModuleTest, CompensationBeatsRoundingOnTheCalibrationRows) {
   const auto error = [&](const SolvedModule& solved) {
-    const at::Tensor difference = next_weight(solved, at::kFloat, false).sub(source_.weight.to(at::kFloat));
+    const at::Tensor difference = next_weight(solved, at::kFloat).sub(source_.weight.to(at::kFloat));
     return x_.matmul(difference.t()).square().sum().item<double>();
   };
   EXPECT_LT(error(solve(&factor_, kTokens)), 0.9 * error(solve(nullptr, 0)));
 }
 
 // The textbook sum over these rows, in f64.
-double error_over(const ModuleSource& source, const SolvedModule& solved, const at::Tensor& hessian,
+double error_over(const PackSource& source, const SolvedModule& solved, const at::Tensor& hessian,
                   int64_t step) {
   const at::Tensor w = source.weight.to(at::kDouble).slice(0, 0, c10::nullopt, step);
-  const at::Tensor e = w.sub(solved.decoded.weight().to(at::kDouble).slice(0, 0, c10::nullopt, step));
+  const at::Tensor e = w.sub(solved.decoded.weight.to(at::kDouble).slice(0, 0, c10::nullopt, step));
   const at::Tensor h = hessian.to(at::kDouble);
   const auto energy = [&](const at::Tensor& x) { return x.matmul(h).matmul(x.t()).trace().item<double>(); };
   return std::sqrt(energy(e) / energy(w));
@@ -111,14 +116,14 @@ TEST_F(SolveModuleTest, RelativeErrorIsThatOfTheOutputs) {
   // The same from the layer's outputs.
   const auto outputs = [&](const at::Tensor& weight) { return x_.matmul(weight.to(at::kFloat).t()); };
   const at::Tensor exact = outputs(source_.weight);
-  EXPECT_NEAR(error, outputs(solved.decoded.weight()).sub(exact).norm().div(exact.norm()).item<double>(),
+  EXPECT_NEAR(error, outputs(solved.decoded.weight).sub(exact).norm().div(exact.norm()).item<double>(),
               1e-4 * error);
   EXPECT_GT(relative_error(source_, solve(nullptr, 0), hessian_), error);
   EXPECT_TRUE(std::isnan(relative_error(source_, solved, tensor::zeros({kIn, kIn}, at::kFloat))));
 }
 
 TEST_F(SolveModuleTest, RelativeErrorTakes128RowsOfAWideLayer) {
-  source_ = {"layer.proj", random_normal({384, kIn}, 5), {}};
+  source_ = {"layer.proj", {384, kIn}, random_normal({384, kIn}, 5), {}};
   // Rows that are not chosen must not count, nor may the first 128 stand for all.
   source_.weight.slice(0, 1, c10::nullopt, 3).mul_(100.0);
   const SolvedModule solved = solve(&factor_, kTokens);
@@ -130,10 +135,11 @@ TEST_F(SolveModuleTest, RelativeErrorTakes128RowsOfAWideLayer) {
 TEST(Methods, AreFoundByName) {
   for (const Method& method : all_methods()) EXPECT_EQ(&find_method(method.name), &method);
   EXPECT_TRUE(find_method("qqq").needs_hessian);
+  EXPECT_TRUE(find_method("gptq").needs_hessian);
   EXPECT_FALSE(find_method("rtn").needs_hessian);
   const Error error = error_of([] { find_method("awq"); });
   EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error.what()).find("qqq, rtn"), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("qqq, gptq, rtn"), std::string::npos) << error.what();
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "formats/qqq_config.h"
+#include "formats/qqq_format.h"
 #include "pipeline/solve_module.h"
 #include "support/tiny_model.h"
 
@@ -38,24 +38,22 @@ struct PackedModel : TinyModel {
                    .vocab = 20}) {
     source.tensors = tensors;
     source.config = config;
-    plan = make_plan(source.open(), group_size, true);
+    plan = make_plan(source.open(), qqq_format(), {.grid = {.group_size = group_size, .mse = 0}}, true);
     ThreadPool pool(1);
-    SolveOptions options;
-    options.grid = {.group_size = group_size, .mse = 0};
+    const FallbackOptions fallback;
     for (const auto& layer : plan.layers) {
       for (const PlannedModule& module : layer) {
         if (!module.quantize) continue;
         const std::string& name = module.linear.name;
-        const ModuleSource weight{name, tensors.at(name + ".weight"), {}};
-        const qqq::Packed packed = solve_module(weight, nullptr, 0, options, false, pool).packed;
+        const PackSource weight{name, module.shape(), tensors.at(name + ".weight"), {}};
+        const SolveSettings settings{qqq_format(), module.solve, fallback};
+        for (const auto& [part, tensor] : solve_module(weight, nullptr, 0, settings, pool).packed)
+          tensors[name + "." + part] = tensor;
         tensors.erase(name + ".weight");
-        tensors[name + ".B"] = packed.B;
-        tensors[name + ".s_channel"] = packed.s_channel;
-        if (packed.s_group.defined()) tensors[name + ".s_group"] = packed.s_group;
       }
     }
     config["quantization_config"] =
-        qqq::quantization_config({.solve = options, .method = "rtn", .skipped = plan.skipped()});
+        qqq_format().config({.solve = plan.solve, .method = "rtn", .skipped = plan.skipped(), .plain = {}});
   }
   TinyModel source;
   QuantizePlan plan;
@@ -91,14 +89,15 @@ TEST(Verify, SoundCheckpointsPass) {
     PackedModel packed(group_size);
     const Verification found = verify_folder(packed.save());
     EXPECT_SOUND(found);
-    EXPECT_EQ(found.group_size, group_size);
+    ASSERT_TRUE(found.grid);
+    EXPECT_EQ(found.grid->group_size, group_size);
     EXPECT_EQ(found.modules, 14);
     EXPECT_EQ(found.int8_saturated, 0);
   }
   TinyModel plain;
   const Verification found = verify_folder(plain.save());
   EXPECT_SOUND(found);
-  EXPECT_EQ(found.group_size, std::nullopt);
+  EXPECT_FALSE(found.grid);
   EXPECT_EQ(found.modules, 0);
 }
 

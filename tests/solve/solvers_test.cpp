@@ -268,5 +268,67 @@ TEST(Gptq, BadInputIsRefused) {
   EXPECT_EQ(kind_of(tensor::full({4, 128}, 3e38, at::kFloat), {.mse = 0}), ErrorKind::numerical);
 }
 
+SolveOptions integer_options(int bits, bool symmetric, int64_t group_size, ColumnOrder order) {
+  SolveOptions options;
+  options.grid = {.kind = GridKind::integer,
+                  .bits = bits,
+                  .symmetric = symmetric,
+                  .group_size = group_size,
+                  .mse = 0,
+                  .scale_type = at::kHalf};
+  options.order = order;
+  return options;
+}
+
+// Every order solves the same problem: on any grid its error against H is below plain rounding's, and what is stored
+// (codes in natural order, the group of each column) decodes to weights near the source.
+TEST(IntegerGrids, EveryOrderBeatsRounding) {
+  ThreadPool pool(2);
+  const at::Tensor h = hessian(200, 700, 71), weight = noise(40, 200, 73);
+  const auto error = [&](const QuantizedLinear& q) {
+    const at::Tensor e = q.weight().sub(weight).to(at::kDouble);
+    return e.matmul(h.to(at::kDouble)).mul(e).sum().item<double>();
+  };
+  for (const int bits : {2, 3, 4, 8}) {
+    for (const bool symmetric : {true, false}) {
+      for (const ColumnOrder order :
+           {ColumnOrder::natural, ColumnOrder::activation, ColumnOrder::group_aware}) {
+        for (const bool static_groups : {false, true}) {
+          SolveOptions options = integer_options(bits, symmetric, 64, order);  // the last group has 8 columns
+          options.static_groups = static_groups;
+          const Factor factor = factorize(h, 0.01, 0.01, &pool, column_order(h, order, 64));
+          const QuantizedLinear gptq = solve_gptq(weight, factor, 700, options, pool);
+          const QuantizedLinear rtn = solve_rtn(weight, options.grid, pool);
+          EXPECT_EQ(gptq.scale.size(1), 4);
+          EXPECT_EQ(gptq.zero.defined(), !symmetric);
+          EXPECT_EQ(gptq.group_index.defined(), order == ColumnOrder::activation && !static_groups);
+          EXPECT_LT(error(gptq), error(rtn))
+              << bits << " bits, " << to_text(order) << (static_groups ? ", static" : "");
+          EXPECT_TRUE(gptq.scale.equal(gptq.scale.to(at::kHalf).to(at::kFloat)));
+        }
+      }
+    }
+  }
+}
+
+TEST(IntegerGrids, BytesDoNotDependOnTheNumberOfThreads) {
+  const at::Tensor h = hessian(160, 300, 81), weight = noise(150, 160, 82);
+  for (const ColumnOrder order : {ColumnOrder::activation, ColumnOrder::group_aware}) {
+    const SolveOptions options = integer_options(4, false, 32, order);
+    ThreadPool one(1);
+    const at::Tensor places = column_order(h, order, 32);
+    const QuantizedLinear first =
+        solve_gptq(weight, factorize(h, 0.05, 0.01, &one, places), 300, options, one);
+    for (const int threads : {2, 3}) {
+      ThreadPool pool(threads);
+      const QuantizedLinear again =
+          solve_gptq(weight, factorize(h, 0.05, 0.01, &pool, places), 300, options, pool);
+      EXPECT_TRUE(again.codes.equal(first.codes));
+      EXPECT_TRUE(again.zero.equal(first.zero));
+      EXPECT_TRUE(again.scale.equal(first.scale));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gramian

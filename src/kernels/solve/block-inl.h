@@ -21,20 +21,22 @@ GRAMIAN_TARGET inline void recursion(const SolveBlock& block, float* e, float* c
         __builtin_memcpy(error, e + i * kBlockRows + first, sizeof error);
         for (int v = 0; v < kVectors; ++v) value[v] -= error[v] * upper[i];
       }
-      const int64_t group =
-          (block.first_column + j) / block.group_size - block.first_column / block.group_size;
+      const int64_t group = block.group[j];
       const bool counts = block.dead == nullptr || !block.dead[j];
-      Floats scale[kVectors], sums[kVectors];
+      Floats scale[kVectors], sums[kVectors], point[kVectors] = {};
+      if (block.zero != nullptr)
+        __builtin_memcpy(point, block.zero + group * kBlockRows + first, sizeof point);
       __builtin_memcpy(scale, block.scale + group * kBlockRows + first, sizeof scale);
       __builtin_memcpy(sums, loss + first, sizeof sums);
       for (int v = 0; v < kVectors; ++v) {
         Floats code = value[v] / scale[v];
-        code = code > lo ? code : lo;
-        code = code < hi ? code : hi;
+        const Floats least = lo - point[v], most = hi - point[v];
+        code = code > least ? code : least;
+        code = code < most ? code : most;
         code = (code + magic) - magic;
         const Floats difference = value[v] - code * scale[v];
         if (counts) sums[v] += difference * difference / (upper[j] * upper[j]) / 2.0f;
-        value[v] = code;
+        value[v] = code + point[v];
         scale[v] = difference / upper[j];
       }
       __builtin_memcpy(codes + j * kBlockRows + first, value, sizeof value);

@@ -50,17 +50,16 @@ double solve_block_reference(const SolveBlock& block) noexcept {
     for (int64_t j = 0; j < block.columns; ++j) w[j] = block.weights[j * kBlockRows + r];
     for (int64_t i = 0; i < block.columns; ++i) {
       const float diagonal = block.diagonal_t[i * kBlockColumns + i];
-      const int64_t group =
-          (block.first_column + i) / block.group_size - block.first_column / block.group_size;
-      const float scale = block.scale[group * kBlockRows + r];
-      const float code = std::clamp(std::nearbyint(w[i] / scale), static_cast<float>(block.code_min),
-                                    static_cast<float>(block.code_max));
+      const int64_t at = block.group[i] * kBlockRows + r;
+      const float scale = block.scale[at], zero = block.zero == nullptr ? 0 : block.zero[at];
+      const float code = std::clamp(std::nearbyint(w[i] / scale), static_cast<float>(block.code_min) - zero,
+                                    static_cast<float>(block.code_max) - zero);
       const float difference = w[i] - code * scale;
       if (block.dead == nullptr || !block.dead[i])
         loss += difference * difference / (diagonal * diagonal) / 2.0f;
       e[i] = difference / diagonal;
       for (int64_t j = i + 1; j < block.columns; ++j) w[j] -= e[i] * block.diagonal_t[j * kBlockColumns + i];
-      block.codes[r * block.codes_stride + i] = static_cast<int8_t>(code);
+      block.codes[r * block.codes_stride + i] = static_cast<int8_t>(code + zero);
     }
     for (int64_t j = 0; j < block.trailing; ++j) {
       float sum = 0;

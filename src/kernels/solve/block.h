@@ -1,7 +1,7 @@
 // GPTQ's recursion for one block of columns and a few rows, which do not depend on other rows. Weights lie
 // transposed, [columns][kBlockRows], so that the rows fill the vector lanes.
 //
-// For column i of the block, d = U_ii:  q = code·scale,  e_i = (w_i - q) / d,  w_j -= e_i · U_ij for later
+// For column i of the block, d = U_ii:  q = (code - zero)·scale,  e_i = (w_i - q) / d,  w_j -= e_i · U_ij for later
 // columns j of the block. Every product is rounded before it is subtracted and column j receives its updates
 // in the order i = 0, 1, ...: the same bits as the textbook loop. The columns behind the block then receive
 // w_j -= Σ_i e_i · U_ij, summed in the order of i. Nothing is contracted, so the bits are the same at every
@@ -29,11 +29,10 @@ struct SolveBlock {
   // columns.
   const float* right = nullptr;
   int64_t right_stride = 0;
-  // [groups][kBlockRows], finite, not 0, for all lanes; the group of the block's first column first.
-  const float* scale = nullptr;
-  int64_t first_column = 0;  // column j belongs to group (first_column + j) / group_size
-  int64_t group_size = 1;
-  const bool* dead = nullptr;  // [columns], columns without a part in the loss, or null
+  const int32_t* group = nullptr;  // [columns], the group of each column
+  const float* scale = nullptr;    // [groups][kBlockRows], finite, not 0, for all lanes
+  const float* zero = nullptr;     // [groups][kBlockRows], integers, or null where all are 0
+  const bool* dead = nullptr;      // [columns], columns without a part in the loss, or null
   int code_min = -8;
   int code_max = 7;
   int8_t* codes = nullptr;  // out, [rows][codes_stride]

@@ -14,6 +14,7 @@ namespace {
 struct Case {
   int64_t rows, columns, trailing, group_size, first_column;
   bool with_dead;
+  bool with_zero = false;
 };
 
 class SolveBlockTest : public testing::TestWithParam<Case> {};
@@ -21,7 +22,7 @@ class SolveBlockTest : public testing::TestWithParam<Case> {};
 // Every level gives the textbook loop's bits in codes, trailing weights and loss, and writes no code beyond
 // its rows.
 TEST_P(SolveBlockTest, MatchesTheTextbookLoopBitForBit) {
-  const auto [rows, columns, trailing, group_size, first_column, with_dead] = GetParam();
+  const auto [rows, columns, trailing, group_size, first_column, with_dead, with_zero] = GetParam();
   std::mt19937 random(static_cast<uint32_t>(rows * 1000 + columns));
   std::normal_distribution<float> normal;
   std::uniform_real_distribution<float> uniform(0.5f, 2.0f);
@@ -31,6 +32,12 @@ TEST_P(SolveBlockTest, MatchesTheTextbookLoopBitForBit) {
   for (int64_t i = 0; i < static_cast<int64_t>(weights.size()); ++i)
     weights[i] = i % kBlockRows < rows ? normal(random) : 0;
   for (float& value : scale) value = 0.2f * uniform(random);
+  std::vector<float> zero(scale.size());
+  for (float& value : zero) value = static_cast<float>(static_cast<int>(random() % 16) - 8);
+  std::vector<int32_t> group(columns);
+  for (int64_t j = 0; j < columns; ++j)
+    group[j] = static_cast<int32_t>((first_column + j) / group_size - first_column / group_size);
+  if (with_zero) std::shuffle(group.begin(), group.end(), random);
   for (float& value : right) value = 0.2f * normal(random);
   const auto dead = std::make_unique<bool[]>(columns);
   for (int64_t j = 0; j < columns; ++j) {
@@ -47,9 +54,9 @@ TEST_P(SolveBlockTest, MatchesTheTextbookLoopBitForBit) {
                       .diagonal_t = diagonal.data(),
                       .right = right.data(),
                       .right_stride = right_stride,
+                      .group = group.data(),
                       .scale = scale.data(),
-                      .first_column = first_column,
-                      .group_size = group_size,
+                      .zero = with_zero ? zero.data() : nullptr,
                       .dead = with_dead ? dead.get() : nullptr,
                       .codes = expected_codes.data(),
                       .codes_stride = codes_stride};
@@ -77,7 +84,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SolveBlockTest,
                                          Case{16, 127, 15, 32, 256, true}, Case{17, 128, 16, 96, 128, true},
                                          Case{33, 64, 17, 128, 384, false}, Case{63, 31, 100, 7, 5, true},
                                          Case{64, 128, 129, 128, 128, true},
-                                         Case{64, 128, 256, 1 << 20, 0, false}),
+                                         Case{64, 128, 256, 1 << 20, 0, false},
+                                         Case{64, 128, 31, 16, 0, false, true},
+                                         Case{19, 77, 3, 8, 0, true, true}),
                          [](const testing::TestParamInfo<Case>& info) {
                            const Case& c = info.param;
                            return "rows" + std::to_string(c.rows) + "_columns" + std::to_string(c.columns) +
@@ -96,6 +105,7 @@ TEST(SolveBlock, SmallCaseByHand) {
   diagonal[kBlockColumns] = 1.0f;
   diagonal[kBlockColumns + 1] = 4.0f;
   const float right[] = {8.0f, 16.0f};
+  const int32_t group[] = {0, 0};
   int8_t codes[2];
   const double loss = solve_block({.rows = 1,
                                    .columns = 2,
@@ -104,8 +114,8 @@ TEST(SolveBlock, SmallCaseByHand) {
                                    .diagonal_t = diagonal.data(),
                                    .right = right,
                                    .right_stride = 1,
+                                   .group = group,
                                    .scale = scale.data(),
-                                   .group_size = 2,
                                    .codes = codes,
                                    .codes_stride = 2},
                                   detected_cpu_level());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -35,13 +36,13 @@ TEST(Grid, ScaleFromTheLargestMagnitude) {
   const std::vector<float> positive = {0.3f, 1.1f, 0.7f};
   const float full = 2 * 1.1f / 15, half = 1.1f / 15, row = 1.1f / 7;
   for (const auto* x : {&mixed, &positive}) {
-    EXPECT_EQ(scale_of(*x, {.grouped = true}), full);
-    EXPECT_EQ(scale_of(*x, {.grouped = false}), row);
-    EXPECT_EQ(scale_of(*x, {.grouped = false, .one_sided = true}), row);
+    EXPECT_EQ(scale_of(*x, {}), full);
+    EXPECT_EQ(scale_of(*x, {.narrow = true}), row);
+    EXPECT_EQ(scale_of(*x, {.narrow = true, .one_sided = true}), row);
   }
-  EXPECT_EQ(scale_of(mixed, {.grouped = true, .one_sided = true}), full);
-  EXPECT_EQ(scale_of(positive, {.grouped = true, .one_sided = true}), half);
-  EXPECT_EQ(scale_of(mixed, {.bits = 8, .grouped = false}), 1.1f / 127);
+  EXPECT_EQ(scale_of(mixed, {.one_sided = true}), full);
+  EXPECT_EQ(scale_of(positive, {.one_sided = true}), half);
+  EXPECT_EQ(scale_of(mixed, {.bits = 8, .narrow = true}), 1.1f / 127);
 }
 
 TEST(Grid, AllZeroRowsGetAFiniteScaleAndAreCounted) {
@@ -54,7 +55,7 @@ TEST(Grid, AllZeroRowsGetAFiniteScaleAndAreCounted) {
                 2);
       EXPECT_EQ(scale[0], 2.0f / 15);
       EXPECT_EQ(scale[2], 2.0f / 15);
-      EXPECT_EQ(scale_of({0, 0}, {.grouped = false, .one_sided = one_sided, .mse = mse}), 1.0f / 7);
+      EXPECT_EQ(scale_of({0, 0}, {.narrow = true, .one_sided = one_sided, .mse = mse}), 1.0f / 7);
     }
   }
 }
@@ -62,9 +63,9 @@ TEST(Grid, AllZeroRowsGetAFiniteScaleAndAreCounted) {
 TEST(Grid, CodesRoundHalfToEvenAndClamp) {
   const std::vector<float> x = {0.5f, 1.5f, -0.5f, -2.5f, 6.5f, 7.5f, -7.5f, -8.5f, 1e30f, -1e30f, 0.0f};
   std::vector<int8_t> codes(x.size());
-  quantize(x.data(), static_cast<int64_t>(x.size()), 1.0f, {.grouped = true}, codes.data());
+  quantize(x.data(), static_cast<int64_t>(x.size()), 1.0f, 0, {}, codes.data());
   EXPECT_EQ(codes, (std::vector<int8_t>{0, 2, 0, -2, 6, 7, -8, -8, 7, -8, 0}));
-  quantize(x.data(), static_cast<int64_t>(x.size()), 1.0f, {.grouped = false}, codes.data());
+  quantize(x.data(), static_cast<int64_t>(x.size()), 1.0f, 0, {.narrow = true}, codes.data());
   EXPECT_EQ(codes, (std::vector<int8_t>{0, 2, 0, -2, 6, 7, -7, -7, 7, -7, 0}));
 }
 
@@ -72,7 +73,7 @@ TEST(Grid, DivisionIsTrueDivision) {
   const std::vector<float> x = gaussian(4096, 5);
   std::vector<int8_t> codes(x.size());
   const float scale = 0.37f;
-  quantize(x.data(), static_cast<int64_t>(x.size()), scale, {}, codes.data());
+  quantize(x.data(), static_cast<int64_t>(x.size()), scale, 0, {}, codes.data());
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(codes[i], static_cast<int8_t>(std::fmin(std::fmax(std::nearbyint(x[i] / scale), -8.0f), 7.0f)));
   }
@@ -93,7 +94,7 @@ TEST(Grid, PowerTableFollowsPow) {
 // Sums of fp32 terms, each good to a few 1e-7, in an order of their own: 3e-6 covers rows of a few hundred. A
 // code that the reciprocal moves at a tie changes its term by the last bit only.
 TEST(Grid, SearchErrorsFollowTheReference) {
-  for (const bool grouped : {false, true}) {
+  for (const bool narrow : {false, true}) {
     for (const bool one_sided : {false, true}) {
       for (const double p : {1.0, 2.0, 2.4, 3.7, 6.0, 0.5, 8.0}) {
         for (const int64_t columns : {1, 2, 31, 32, 33, 127, 128, 500}) {
@@ -101,7 +102,7 @@ TEST(Grid, SearchErrorsFollowTheReference) {
           if (columns % 2 == 1) {
             for (float& value : x) value = std::fabs(value);
           }
-          const GridRule rule = {.grouped = grouped, .one_sided = one_sided, .mse = p};
+          const GridRule rule = {.narrow = narrow, .one_sided = one_sided, .mse = p};
           double exact[kGridCandidates];
           GridScaler(rule, CpuLevel::reference).errors_reference(x.data(), columns, exact);
           float first[kGridCandidates];
@@ -137,7 +138,7 @@ TEST(Grid, EarlyStopKeepsTheWinner) {
     if (trial % 5 == 0) {
       for (float& value : x) value = std::round(value * 2) / 2;
     }
-    const GridRule rule = {.grouped = trial % 2 == 0, .one_sided = trial % 7 == 0, .mse = 2.4};
+    const GridRule rule = {.narrow = trial % 2 == 1, .one_sided = trial % 7 == 0, .mse = 2.4};
     if (*std::max_element(x.begin(), x.end()) == 0 && *std::min_element(x.begin(), x.end()) == 0) continue;
     for (int level = 0; level <= static_cast<int>(detected_cpu_level()); ++level) {
       const GridScaler scaler(rule, static_cast<CpuLevel>(level));
@@ -148,7 +149,7 @@ TEST(Grid, EarlyStopKeepsTheWinner) {
           std::max(*std::max_element(x.begin(), x.end()), -*std::min_element(x.begin(), x.end()));
       const bool half = rule.one_sided && *std::min_element(x.begin(), x.end()) >= 0;
       const float hi = static_cast<float>(1.0 - winner / 100.0) * largest;
-      const float expected = rule.grouped ? (hi + (half ? 0 : hi)) / 15 : hi / 7;
+      const float expected = rule.narrow ? hi / 7 : (hi + (half ? 0 : hi)) / 15;
       EXPECT_EQ(scale_of(x, rule, static_cast<CpuLevel>(level)), expected) << "trial " << trial;
     }
   }
@@ -178,9 +179,66 @@ TEST(Grid, SubnormalWeightsKeepAFiniteNonZeroScale) {
   }
 }
 
+float decoded(float x, float scale, int zero, const GridRule& rule) {
+  int8_t code;
+  quantize(&x, 1, scale, zero, rule, &code);
+  return static_cast<float>(code - zero) * scale;
+}
+
+TEST(Grid, AsymmetricRangesReachBothEnds) {
+  for (const int bits : {2, 3, 4, 8}) {
+    const GridRule rule = {.bits = bits, .asymmetric = true};
+    for (const auto& [lo, hi] : {std::pair(-1.0f, 3.0f), std::pair(0.0f, 2.0f), std::pair(-5.0f, -1.0f)}) {
+      const std::vector<float> x = {lo, (lo + hi) / 2, hi};
+      float scale = 0;
+      int8_t zero = 99;
+      GridScaler(rule, detected_cpu_level()).scales(x.data(), 3, 1, 3, &scale, 1, &zero);
+      EXPECT_FLOAT_EQ(scale, (std::max(hi, 0.0f) - std::min(lo, 0.0f)) / static_cast<float>(rule.steps()));
+      EXPECT_GE(zero, rule.code_min());
+      EXPECT_LE(zero, rule.code_max());
+      EXPECT_EQ(decoded(0, scale, zero, rule), 0);
+      for (const float value : x) EXPECT_NEAR(decoded(value, scale, zero, rule), value, scale * 0.5001f);
+    }
+  }
+  const std::vector<float> nothing = {0, 0};
+  float scale = 0;
+  int8_t zero = 99;
+  GridScaler({.asymmetric = true}, detected_cpu_level()).scales(nothing.data(), 2, 1, 2, &scale, 1, &zero);
+  EXPECT_EQ(scale, 2.0f / 15);
+  EXPECT_EQ(zero, 0);  // 7.5 rounds to 8
+}
+
+// The search is never worse than the full range, and with 2 bits either integer beside the zero is tried.
+TEST(Grid, AsymmetricSearchFollowsTheReference) {
+  for (const int bits : {2, 4}) {
+    const GridRule rule = {.bits = bits, .asymmetric = true, .mse = 2.4};
+    std::vector<float> x = gaussian(96, 77, 0.02f);
+    for (float& value : x) value += 0.01f;
+    const GridScaler plain(rule, CpuLevel::reference);
+    EXPECT_EQ(plain.candidates(), bits == 2 ? 160 : 80);
+    std::vector<double> exact(plain.candidates());
+    plain.errors_reference(x.data(), 96, exact.data());
+    std::vector<float> first(plain.candidates());
+    const int winner = plain.errors(x.data(), 96, first.data());
+    for (int i = 0; i < plain.candidates(); ++i) {
+      EXPECT_NEAR(first[i], exact[i], 3e-6 * exact[i]);
+      EXPECT_LE(exact[winner], exact[i] * (1 + 1e-5));
+    }
+    if (bits == 2) {
+      EXPECT_NE(exact[0], exact[1]);
+    }
+    for (int level = 1; level <= static_cast<int>(detected_cpu_level()); ++level) {
+      std::vector<float> errors(plain.candidates());
+      EXPECT_EQ(GridScaler(rule, static_cast<CpuLevel>(level)).errors(x.data(), 96, errors.data()), winner);
+      EXPECT_EQ(errors, first);
+    }
+  }
+}
+
 TEST(Grid, BadRulesAreRefused) {
-  for (const GridRule& rule : {GridRule{.bits = 1}, GridRule{.bits = 9}, GridRule{.mse = -1},
-                               GridRule{.mse = NAN}, GridRule{.mse = kInfinity}}) {
+  for (const GridRule& rule :
+       {GridRule{.bits = 1}, GridRule{.bits = 9}, GridRule{.mse = -1}, GridRule{.mse = NAN},
+        GridRule{.mse = kInfinity}, GridRule{.narrow = true, .asymmetric = true}}) {
     EXPECT_THROW(GridScaler(rule, CpuLevel::reference), Error);
   }
 }

@@ -6,20 +6,19 @@
 typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(GRAMIAN_LANES * 4)));
 
-// Σ |clamp(rne(x / s))·s - x|^p for GRAMIAN_LANES candidate scales s -> total. Gives up, with partial sums
+// Σ |clamp(rne(x / s))·s - x|^p for GRAMIAN_LANES candidates -> totals. Gives up, with partial sums
 // that are above `limit` in every lane, as soon as that is so: the sums only grow, so none of these
 // candidates can win.
-GRAMIAN_TARGET inline void candidate_errors(const float* x, int64_t columns, const SearchRule& rule,
-                                            const PowerTable& power, const float* scales, float limit,
-                                            float* totals) {
+GRAMIAN_TARGET inline void candidate_errors(const float* x, int64_t columns, const PowerTable& power,
+                                            const Candidates& tried, float limit, float* totals) {
   constexpr int64_t kChunk = 32;  // columns between two looks at the limit, and per partial sum
   const Floats zero = {};
   const Ints izero = {};
   const Floats magic = zero + 12582912.0f;  // 1.5·2^23: adding it rounds to an integer, half to even
-  const Floats lo = zero + rule.code_min;
-  const Floats hi = zero + rule.code_max;
-  Floats scale;
-  __builtin_memcpy(&scale, scales, sizeof scale);
+  Floats scale, lo, hi;
+  __builtin_memcpy(&scale, tried.scale, sizeof scale);
+  __builtin_memcpy(&lo, tried.least, sizeof lo);
+  __builtin_memcpy(&hi, tried.most, sizeof hi);
   // A rounded reciprocal can pick the other neighbour only where both are equally far (to the last bit).
   const Floats inverse = 1.0f / scale;
 #if GRAMIAN_LANES == 16 && __has_builtin(__builtin_shuffle)

@@ -90,6 +90,7 @@ void block(benchmark::State& state, int64_t rows, int64_t columns, CpuLevel leve
   const int64_t chunks = rows / kBlockRows;
   at::Tensor weights = source.reshape({chunks, kBlockRows, columns}).transpose(1, 2).contiguous();
   std::vector<int8_t> codes(rows * kBlockColumns);
+  const std::vector<int32_t> group(kBlockColumns);
   const auto work = [&] {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       benchmark::DoNotOptimize(
@@ -100,8 +101,8 @@ void block(benchmark::State& state, int64_t rows, int64_t columns, CpuLevel leve
                        .diagonal_t = diagonal_t.const_data_ptr<float>(),
                        .right = upper.const_data_ptr<float>() + kBlockColumns,
                        .right_stride = columns,
+                       .group = group.data(),
                        .scale = scale.const_data_ptr<float>() + chunk * kBlockRows,
-                       .group_size = kBlockColumns,
                        .codes = codes.data() + chunk * kBlockRows * kBlockColumns,
                        .codes_stride = kBlockColumns},
                       level));

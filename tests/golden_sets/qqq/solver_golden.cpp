@@ -122,7 +122,7 @@ void check_scalar(const ScalarCase& test, const SafetensorsFile& file, CpuLevel 
   const at::Tensor scale = file.load(test.name + ".scale");
   const at::Tensor dequant = file.load(test.name + ".dequant");
   EXPECT_TRUE(
-      file.load(test.name + ".zero").eq(test.rule.grouped ? -test.rule.code_min() : 0).all().item<bool>());
+      file.load(test.name + ".zero").eq(test.rule.narrow ? 0 : -test.rule.code_min()).all().item<bool>());
   for (int64_t row = 0; row < x.size(0); ++row) {
     const float* values = x.const_data_ptr<float>() + row * x.size(1);
     const float stored = scale.const_data_ptr<float>()[row];
@@ -133,7 +133,7 @@ void check_scalar(const ScalarCase& test, const SafetensorsFile& file, CpuLevel 
     }
     if (found != stored) continue;
     std::vector<int8_t> codes(x.size(1));
-    quantize(values, x.size(1), found, test.rule, codes.data());
+    quantize(values, x.size(1), found, 0, test.rule, codes.data());
     for (int64_t j = 0; j < x.size(1); ++j) {
       EXPECT_EQ(static_cast<float>(codes[j]) * found, dequant.const_data_ptr<float>()[row * x.size(1) + j])
           << "row " << row << " column " << j;
@@ -148,7 +148,7 @@ void collect_scalar(const Path& folder, const std::string& suite, const Json& in
     ScalarCase test;
     test.name = entry.at("name").get<std::string>();
     test.rule = {.bits = entry.at("bits").get<int>(),
-                 .grouped = entry.at("group_size").get<int64_t>() > 0,
+                 .narrow = entry.at("group_size").get<int64_t>() <= 0,
                  .one_sided = true,
                  .mse = entry.at("mse").get<bool>() ? entry.at("norm").get<double>() : 0.0};
     for (int level = 0; level <= static_cast<int>(detected_cpu_level()); ++level) {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "formats/qqq_config.h"
+#include "formats/module_patterns.h"
 #include "models/sharing/sharing_plan.h"
 #include "support/golden.h"
 
@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 // What a "-:" rule of `dynamic` matches.
 bool is_excluded(const Json& dynamic, const std::string& name) {
-  return !qqq::excluded_modules({{"dynamic", dynamic}}, {name}, "plan-cases.json").empty();
+  return !excluded_modules({{"dynamic", dynamic}}, {name}, "plan-cases.json").empty();
 }
 
 Json group_json(const SharingGroup& group) {

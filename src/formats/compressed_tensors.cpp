@@ -1,0 +1,226 @@
+#include "formats/compressed_tensors.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "formats/bit_stream.h"
+#include "formats/part_check.h"
+#include "tensor/ops.h"
+
+namespace gramian {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool is_packed(const GridOptions& grid) { return grid.activation_bits == 16; }
+int midpoint(const GridOptions& grid) { return 1 << (grid.bits - 1); }
+
+int64_t groups_of(int64_t k, const GridOptions& grid) {
+  return grid.group_size == -1 ? 1 : k / grid.group_size;
+}
+
+at::Tensor expect(const PackedParts& parts, const std::string& name, const char* key,
+                  std::initializer_list<at::ScalarType> types, at::IntArrayRef shape) {
+  return expect_part(part(parts, key), name + "." + key, types, shape);
+}
+
+class CompressedTensors final : public LinearFormat {
+ public:
+  const char* name() const override { return "compressed-tensors"; }
+  const char* summary() const override {
+    return "W4A16 and W8A16 packed, W8A8 and W4A8 as int8 (vLLM, SGLang, transformers)";
+  }
+
+  SolveOptions settle(SolveOptions asked, DType dtype) const override {
+    GridOptions& grid = asked.grid;
+    const auto refuse = [](const char* option, const std::string& what, const std::string& remedy) {
+      throw Error(ErrorKind::invalid_argument, option, "compressed-tensors has no " + what, remedy);
+    };
+    if (grid.activation_bits == 0) grid.activation_bits = 16;
+    if (grid.bits != 4 && grid.bits != 8) refuse("--bits", str(grid.bits, "-bit weights"), "use 4 or 8");
+    if (grid.activation_bits != 16 && grid.activation_bits != 8)
+      refuse("--activation-bits", str(grid.activation_bits, "-bit activations here"), "use 16 or 8");
+    if (!is_packed(grid) && !grid.symmetric)
+      refuse("--asym", "zero points beside 8-bit activations", "use --sym, or --activation-bits 16");
+    if (asked.order == ColumnOrder::activation && !asked.static_groups && grid.group_size != -1)
+      refuse("--order", "group of each column",
+             "use --static-groups beside --order activation, or --order group-aware");
+    grid.kind = GridKind::integer;
+    if (!grid.unrounded_scales) grid.scale_type = tensor::scalar_type(dtype);
+    return asked;
+  }
+
+  std::string unfit_reason(int64_t n, int64_t k, const GridOptions& grid) const override {
+    if (grid.group_size != -1 && k % grid.group_size != 0)
+      return str(k, " inputs are no multiple of the group size ", grid.group_size);
+    if (is_packed(grid) && (k * grid.bits % 32 != 0 || (!grid.symmetric && n * grid.bits % 32 != 0)))
+      return str(n, " outputs and ", k, " inputs of ", grid.bits, " bits do not fill words of 32");
+    return "";
+  }
+
+  std::vector<PlannedTensor> parts(const LinearShape& shape, const GridOptions& grid) const override {
+    const int64_t n = shape.out_features, k = shape.in_features, groups = groups_of(k, grid);
+    std::vector<PlannedTensor> parts;
+    if (is_packed(grid)) {
+      parts.push_back({"weight_packed", DType::i32, {n, words_of(k, grid.bits)}});
+      if (!grid.symmetric)
+        parts.push_back({"weight_zero_point", DType::i32, {words_of(n, grid.bits), groups}});
+      parts.push_back({"weight_shape", DType::i64, {2}});
+    } else {
+      parts.push_back({"weight", DType::i8, {n, k}});
+    }
+    parts.push_back({"weight_scale", shape.dtype, {n, groups}});
+    if (shape.has_bias) parts.push_back({"bias", shape.dtype, {n}});
+    return parts;
+  }
+
+  std::vector<std::string> marks() const override {
+    return {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape"};
+  }
+
+  PackedParts pack(const QuantizedLinear& module, const PackSource& source,
+                   const GridOptions& grid) const override {
+    const int64_t shape[] = {module.codes.size(0), module.codes.size(1)};
+    PackedParts parts;
+    const at::ScalarType type = tensor::scalar_type(source.shape.dtype);
+    parts["weight_scale"] = module.scale.to(type);
+    if (!parts["weight_scale"].isfinite().all().item<bool>())
+      throw Error(ErrorKind::numerical, source.name + ".weight_scale", "leaves the type of the weights",
+                  "use a checkpoint in bfloat16 or float32");
+    if (source.bias.defined()) parts["bias"] = source.bias.to(type);
+    if (!is_packed(grid)) {
+      parts["weight"] = module.codes;
+      return parts;
+    }
+    const int offset = 1 << (module.bits - 1);
+    parts["weight_packed"] = pack_bits(module.codes, module.bits, offset);
+    if (module.zero.defined())
+      parts["weight_zero_point"] = pack_bits(module.zero.t(), module.bits, offset).t().contiguous();
+    parts["weight_shape"] = tensor::wrap(shape, {2}, at::kLong, nullptr).clone();
+    return parts;
+  }
+
+  DecodedLinear unpack(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
+                       const std::string& name) const override {
+    if (const std::string reason = unfit_reason(n, k, grid); !reason.empty()) refuse_part(name, reason);
+    const int64_t groups = groups_of(k, grid);
+    QuantizedLinear module;
+    module.bits = grid.bits;
+    module.group_size = grid.group_size == -1 ? k : grid.group_size;
+    const at::Tensor scale =
+        expect(parts, name, "weight_scale", {at::kBFloat16, at::kHalf, at::kFloat}, {n, groups});
+    module.scale = scale.to(at::kFloat);
+    expect_finite(module.scale, name + ".weight_scale");
+    const int offset = midpoint(grid);
+    if (is_packed(grid)) {
+      const at::Tensor words = expect(parts, name, "weight_packed", {at::kInt}, {n, words_of(k, grid.bits)});
+      const at::Tensor shape = expect(parts, name, "weight_shape", {at::kLong, at::kInt}, {2}).to(at::kLong);
+      if (shape.const_data_ptr<int64_t>()[0] != n || shape.const_data_ptr<int64_t>()[1] != k)
+        refuse_part(name + ".weight_shape", str("says another shape than [", n, ", ", k, "]"));
+      module.codes = unpack_bits(words, k, grid.bits, offset);
+      if (!grid.symmetric) {
+        const at::Tensor zeros =
+            expect(parts, name, "weight_zero_point", {at::kInt}, {words_of(n, grid.bits), groups});
+        module.zero = unpack_bits(zeros.t(), n, grid.bits, offset).t().contiguous();
+      }
+    } else {
+      module.codes = expect(parts, name, "weight", {at::kChar}, {n, k});
+      if (module.codes.lt(-offset).logical_or(module.codes.ge(offset)).any().item<bool>())
+        refuse_part(name + ".weight", str("holds codes beyond ", grid.bits, " bits"));
+    }
+    const at::Tensor bias = part(parts, "bias");
+    if (bias.defined()) expect(parts, name, "bias", {at::kBFloat16, at::kHalf, at::kFloat}, {n});
+    return {module.weight(), bias, 0};
+  }
+
+  std::optional<LinearShape> shape_of(const Checkpoint& checkpoint, const std::string& name,
+                                      const GridOptions& grid) const override {
+    const std::string codes = name + (is_packed(grid) ? ".weight_packed" : ".weight");
+    if (!checkpoint.contains(codes)) return std::nullopt;
+    const std::vector<int64_t>& shape = checkpoint.tensor(codes).shape;
+    if (shape.size() != 2 || shape[0] == 0 || shape[1] == 0) return std::nullopt;
+    return LinearShape{shape[0], is_packed(grid) ? shape[1] * 32 / grid.bits : shape[1]};
+  }
+
+  Json config(const QuantizationFields& fields) const override {
+    const GridOptions& grid = fields.solve.grid;
+    const char* kind = is_packed(grid) ? "pack-quantized" : "int-quantized";
+    const bool channel = grid.group_size == -1;
+    Json weights = {{"num_bits", grid.bits},
+                    {"type", "int"},
+                    {"symmetric", grid.symmetric},
+                    {"strategy", channel ? "channel" : "group"},
+                    {"dynamic", false}};
+    if (!channel) weights["group_size"] = grid.group_size;
+    Json activations;
+    if (!is_packed(grid))
+      activations = {
+          {"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
+    Json config;
+    config["quant_method"] = name();
+    config["format"] = kind;
+    config["quantization_status"] = "compressed";
+    config["config_groups"]["group_0"] = {{"targets", {"Linear"}},
+                                          {"weights", weights},
+                                          {"input_activations", activations},
+                                          {"output_activations", nullptr},
+                                          {"format", kind}};
+    config["ignore"] = Json::array();
+    for (const auto* names : {&fields.skipped, &fields.plain}) {
+      for (const std::string& module : *names) config["ignore"].push_back(module);
+    }
+    config["kv_cache_scheme"] = nullptr;
+    return config;
+  }
+
+  std::optional<GridOptions> read_config(const Json& fields, const std::string& where) const override {
+    if (quantization_method(fields) != name()) return std::nullopt;
+    const auto refuse = [&](const std::string& what) {
+      throw Error(ErrorKind::unsupported, where, "quantization_config: " + what,
+                  "compressed-tensors with one group of integer weights of 4 or 8 bits is read");
+    };
+    const Json groups = fields.value("config_groups", Json());
+    if (!groups.is_object() || groups.size() != 1) refuse("config_groups: expected one group");
+    const Json& group = groups.begin().value();
+    if (!group.is_object() || !group.contains("weights") || !group.at("weights").is_object())
+      refuse("config_groups: the group has no weights");
+    const Json& weights = group.at("weights");
+    const auto is = [&](const char* key, const Json& value) {
+      return weights.contains(key) && weights.at(key) == value;
+    };
+    GridOptions grid = {.kind = GridKind::integer};
+    if (!is("num_bits", 4) && !is("num_bits", 8)) refuse("num_bits is neither 4 nor 8");
+    if (!is("type", "int")) refuse("weights are not integers");
+    grid.bits = weights.at("num_bits").get<int>();
+    grid.symmetric = is("symmetric", true);
+    if (is("strategy", "channel")) {
+      grid.group_size = -1;
+    } else if (is("strategy", "group") && weights.contains("group_size") &&
+               weights.at("group_size").is_number_integer() && weights.at("group_size").get<int64_t>() > 0) {
+      grid.group_size = weights.at("group_size").get<int64_t>();
+    } else {
+      refuse("strategy is neither channel nor group with its size");
+    }
+    const Json activations = group.value("input_activations", Json());
+    grid.activation_bits = activations.is_null() ? 16 : 8;
+    if (!activations.is_null() &&
+        (!activations.is_object() || activations.value("num_bits", 0) != 8 ||
+         activations.value("type", "") != "int" || activations.value("strategy", "") != "token" ||
+         !activations.value("symmetric", false) || !activations.value("dynamic", Json(false)).is_boolean() ||
+         !activations.value("dynamic", false)))
+      refuse("input_activations: expected none, or 8 bits, symmetric, dynamic by token");
+    const std::string kind = group.value("format", Json()).is_string() ? group.at("format").get<std::string>()
+                                                                       : fields.value("format", "");
+    if (kind != (is_packed(grid) ? "pack-quantized" : "int-quantized")) refuse("format is '" + kind + "'");
+    return grid;
+  }
+};
+
+}  // namespace
+
+const LinearFormat& compressed_tensors_format() {
+  static const CompressedTensors kFormat;
+  return kFormat;
+}
+
+}  // namespace gramian

@@ -1,0 +1,124 @@
+#include "formats/linear_format.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "formats/compressed_tensors.h"
+#include "formats/encoded_tensor.h"
+#include "formats/gptq_format.h"
+#include "formats/qqq_format.h"
+#include "tensor/ops.h"
+
+namespace gramian {
+namespace {
+
+template <class Each>
+void each_part(const LinearFormat& format, const Checkpoint& checkpoint, const std::string& name,
+               const LinearShape& shape, const GridOptions& grid, const Each& each) {
+  LinearShape with_bias = shape;
+  with_bias.has_bias = true;
+  for (const PlannedTensor& planned : format.parts(with_bias, grid)) {
+    const std::string full = name + "." + planned.name;
+    if (checkpoint.contains(full)) each(planned.name, checkpoint.tensor(full));
+  }
+}
+
+}  // namespace
+
+std::string quantization_method(const nlohmann::ordered_json& fields) {
+  for (const char* key : {"quant_method", "method", "format", "checkpoint_format"}) {
+    if (fields.contains(key) && fields.at(key).is_string()) return fields.at(key).get<std::string>();
+  }
+  return "";
+}
+
+ModuleCheck LinearFormat::check(const Checkpoint& checkpoint, const std::string& name,
+                                const LinearShape& shape, const GridOptions& grid) const {
+  ModuleCheck check;
+  try {
+    const PackedParts parts = load_parts(*this, checkpoint, name, shape, grid);
+    const DecodedLinear decoded = unpack(parts, shape.out_features, shape.in_features, grid, name);
+    check.saturated = decoded.saturated;
+    if (shape.has_bias && !decoded.bias.defined()) check.problems.push_back(name + ".bias: is missing");
+    if (decoded.bias.defined() && !decoded.bias.isfinite().all().item<bool>())
+      check.problems.push_back(name + ".bias: holds values that are not finite");
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::corrupt_data) throw;
+    check.problems.emplace_back(error.what());
+  }
+  drop_parts(*this, checkpoint, name, shape, grid);
+  return check;
+}
+
+bool LinearFormat::holds(const Checkpoint& checkpoint, const std::string& module) const {
+  for (const std::string& mark : marks()) {
+    if (checkpoint.contains(module + "." + mark)) return true;
+  }
+  return false;
+}
+
+const std::vector<const LinearFormat*>& all_formats() {
+  static const std::vector<const LinearFormat*> kFormats{&qqq_format(), &gptq_format(), &gptq_v2_format(),
+                                                         &compressed_tensors_format()};
+  return kFormats;
+}
+
+const LinearFormat& find_format(const std::string& name) {
+  std::string known;
+  for (const LinearFormat* format : all_formats()) {
+    if (format->name() == name) return *format;
+    known += str(known.empty() ? "" : ", ", format->name());
+  }
+  throw Error(ErrorKind::invalid_argument, "--format", str("unknown format '", name, "'"),
+              "choose one of: " + known);
+}
+
+std::string describe(const StoredFormat& stored) {
+  const GridOptions& grid = stored.grid;
+  std::string text = stored.format->name();
+  if (grid.kind != GridKind::qqq) {
+    text += str(", ", grid.bits, grid.symmetric ? " bits" : " bits with zero points");
+    if (grid.activation_bits == 8) text += ", activations of 8";
+  }
+  return text + (grid.group_size == -1 ? ", one scale per row" : str(", group size ", grid.group_size));
+}
+
+std::optional<StoredFormat> stored_format(const nlohmann::ordered_json& config, const std::string& where) {
+  if (!config.contains("quantization_config") || config.at("quantization_config").is_null())
+    return std::nullopt;
+  if (is_decoded_source(config, where)) return std::nullopt;
+  const auto& fields = config.at("quantization_config");
+  if (!fields.is_object())
+    throw Error(ErrorKind::unsupported, where, "quantization_config: expected an object",
+                "restore config.json from its source");
+  for (const LinearFormat* format : all_formats()) {
+    if (const auto grid = format->read_config(fields, where)) return StoredFormat{format, *grid};
+  }
+  throw Error(ErrorKind::unsupported, where,
+              "quantization_config: method '" + quantization_method(fields) + "' is not read yet",
+              "qqq, gptq and compressed-tensors with integer weights are read");
+}
+
+PackedParts load_parts(const LinearFormat& format, const Checkpoint& checkpoint, const std::string& name,
+                       const LinearShape& shape, const GridOptions& grid) {
+  PackedParts parts;
+  each_part(format, checkpoint, name, shape, grid, [&](const std::string& part, const StoredTensor& tensor) {
+    // A damaged BOOL tensor has no values; as bytes it is of a wrong type like any other.
+    parts[part] =
+        tensor.dtype == DType::boolean ? tensor::empty(tensor.shape, at::kBool) : tensor.to_tensor();
+  });
+  return parts;
+}
+
+void drop_parts(const LinearFormat& format, const Checkpoint& checkpoint, const std::string& name,
+                const LinearShape& shape, const GridOptions& grid) {
+  each_part(format, checkpoint, name, shape, grid,
+            [](const std::string&, const StoredTensor& tensor) { tensor.file->drop(tensor.bytes); });
+}
+
+at::Tensor part(const PackedParts& parts, const std::string& name) {
+  const auto found = parts.find(name);
+  return found == parts.end() ? at::Tensor() : found->second;
+}
+
+}  // namespace gramian
