@@ -125,7 +125,7 @@ class CompressedTensors final : public LinearFormat {
       }
     } else {
       module.codes = expect(parts, name, "weight", {at::kChar}, {n, k});
-      if (module.codes.lt(-offset).logical_or(module.codes.ge(offset)).any().item<bool>())
+      if (grid.bits < 8 && module.codes.lt(-offset).logical_or(module.codes.ge(offset)).any().item<bool>())
         refuse_part(name + ".weight", str("holds codes beyond ", grid.bits, " bits"));
     }
     const at::Tensor bias = part(parts, "bias");

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "formats/bit_stream.h"
 #include "formats/module_patterns.h"
+#include "formats/part_check.h"
 
 namespace gramian {
 namespace {
@@ -68,6 +69,8 @@ class GptqFormat final : public LinearFormat {
                        const std::string& name) const override {
     const gptq::Packed packed = {part(parts, "qweight"), part(parts, "qzeros"), part(parts, "scales"),
                                  part(parts, "g_idx"), part(parts, "bias")};
+    if (packed.bias.defined())
+      expect_part(packed.bias, name + ".bias", {at::kHalf, at::kBFloat16, at::kFloat}, {n});
     return {gptq::unpack(packed, grid.bits, version_, n, k, name).weight(), packed.bias, 0};
   }
 

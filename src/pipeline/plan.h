@@ -14,7 +14,7 @@ struct PlannedModule {
   Linear linear;         // name and shape; no `op`
   bool quantize = true;  // false: left as it is (--skip-unfit)
   std::string skip_reason;
-  SolveOptions solve;  // as the format settles them
+  SolveOptions solve = {};  // as the format settles them
   LinearShape shape() const { return {linear.out_features, linear.in_features, linear.has_bias, dtype}; }
   DType dtype = DType::bf16;  // of the source's weight, bf16 where that is encoded
 };

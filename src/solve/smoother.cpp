@@ -119,11 +119,12 @@ void clip(std::span<float> weights, const Smoother& smoother) {
       break;
     }
     case Smoother::Kind::log: {
-      const double mu = std::max(smoother.b, 1e-8);
+      // In fp32 as the peer: where both sides are clipped, the last bit of the threshold decides on the zero point.
+      const auto mu = static_cast<float>(std::max(smoother.b, 1e-8));
+      const auto whole = static_cast<float>(std::log1p(static_cast<double>(mu)));
       std::vector<float> logs;
-      for (const float value : weights)
-        logs.push_back(static_cast<float>(std::log1p(mu * std::fabs(value)) / std::log1p(mu)));
-      hi = static_cast<float>((std::exp(percentile(sorted(logs), smoother.a) * std::log1p(mu)) - 1) / mu);
+      for (const float value : weights) logs.push_back(std::log1p(std::fabs(value) * mu) / whole);
+      hi = (std::exp(percentile(sorted(logs), smoother.a) * whole) - 1) / mu;
       break;
     }
     default:

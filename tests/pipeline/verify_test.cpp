@@ -213,7 +213,7 @@ TEST(Verify, AnUnreadableArchitectureLeavesTheRestChecked) {
 
 TEST(Verify, WhatIsNotBuiltIsRefused) {
   TinyModel plain;
-  plain.config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  plain.config["quantization_config"] = {{"quant_method", "awq"}, {"bits", 4}};
   EXPECT_EQ(error_of([&] { verify_folder(plain.save()); }).kind(), ErrorKind::unsupported);
   plain.config.erase("quantization_config");
   plain.config["model_type"] = "mamba";
