@@ -256,10 +256,10 @@ class Damage(VerifyTestCase):
 
     def test_a_kind_that_is_not_read(self):
         config = json.loads((self.model / "config.json").read_text())
-        config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
-        shutil.copytree(self.model, self.path("gptq"))
-        (self.path("gptq") / "config.json").write_text(json.dumps(config))
-        self.refused("verify", self.path("gptq"), says=("method 'gptq'",))
+        config["quantization_config"] = {"quant_method": "awq", "bits": 4}
+        shutil.copytree(self.model, self.path("awq"))
+        (self.path("awq") / "config.json").write_text(json.dumps(config))
+        self.refused("verify", self.path("awq"), says=("method 'awq'",))
 
     def test_random_damage(self):
         """Any byte of any file: exit code 0, 2 or 3, with one error line, and never a crash."""
