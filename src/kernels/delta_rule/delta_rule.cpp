@@ -165,6 +165,7 @@ void run_delta_rule(CpuLevel level, const DeltaRule& rule, int threads) {
     if (level >= CpuLevel::avx512) return run_with_scratch(avx512::run_head, head_of(rule, row, head));
     if (level >= CpuLevel::avx2) return run_with_scratch(avx2::run_head, head_of(rule, row, head));
 #endif
+    static_cast<void>(level);
     reference::run_delta_head(rule, row, head);
   };
   const double work = 3.0 * static_cast<double>(count * rule.tokens * rule.d_k * rule.d_v);
