@@ -242,6 +242,7 @@ InferenceScope::InferenceScope() : guard_(std::make_unique<Guard>()) {}
 InferenceScope::~InferenceScope() = default;
 
 void set_threads(int threads) { at::set_num_threads(threads); }
+int threads() { return at::get_num_threads(); }
 
 bool cpu_has_bf16() {
 #if defined(__x86_64__)

@@ -70,6 +70,7 @@ class InferenceScope {
 
 // Threads that LibTorch uses for one operation started from the calling thread.
 void set_threads(int threads);
+int threads();
 // Whether the CPU multiplies bf16 in hardware.
 bool cpu_has_bf16();
 // The version of the LibTorch loaded now, like "2.13.0"; "unknown" where it does not say.

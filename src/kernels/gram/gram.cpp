@@ -19,7 +19,7 @@ using Unit [[gnu::may_alias]] = uint32_t;
 namespace avx2 {
 #define GRAMIAN_TARGET [[gnu::target("avx2,fma")]]
 typedef float Floats __attribute__((vector_size(32)));
-constexpr int kLanes = 8, kTileRows = 4;
+constexpr int kLanes = 8, kTileRows = 4, kTilesTogether = 6;
 constexpr bool kPairs = false;
 GRAMIAN_TARGET inline Floats load(const Unit* units) {
   return _mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(units)));
@@ -45,7 +45,7 @@ typedef float Floats512 __attribute__((vector_size(64)));
 namespace avx512 {
 #define GRAMIAN_TARGET [[gnu::target(GRAMIAN_AVX512)]]
 using Floats = Floats512;
-constexpr int kLanes = 16, kTileRows = 8;
+constexpr int kLanes = 16, kTileRows = 8, kTilesTogether = 1;
 constexpr bool kPairs = false;
 GRAMIAN_TARGET inline Floats load(const Unit* units) { return load512(units); }
 GRAMIAN_TARGET inline Floats broadcast(const Unit* unit) { return broadcast512(unit); }
@@ -58,7 +58,7 @@ GRAMIAN_TARGET inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 namespace avx512_bf16 {
 #define GRAMIAN_TARGET [[gnu::target(GRAMIAN_AVX512 ",avx512bf16")]]
 using Floats = Floats512;
-constexpr int kLanes = 16, kTileRows = 8;
+constexpr int kLanes = 16, kTileRows = 8, kTilesTogether = 1;
 constexpr bool kPairs = true;
 GRAMIAN_TARGET inline Floats load(const Unit* units) { return load512(units); }
 GRAMIAN_TARGET inline Floats broadcast(const Unit* unit) { return broadcast512(unit); }

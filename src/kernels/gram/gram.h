@@ -15,7 +15,7 @@
 
 namespace gramian::gram {
 
-inline constexpr int64_t kPanel = 48;    // columns packed side by side
+inline constexpr int64_t kPanel = 48;    // parts of the matrix are whole panels, 48 columns or 24
 inline constexpr int64_t kDepth = 256;   // values of a column packed at once
 inline constexpr int64_t kChain = 128;   // of them summed one after another
 inline constexpr int64_t kStrip = 2112;  // rows of the matrix for which each earlier column is packed once

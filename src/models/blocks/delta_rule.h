@@ -17,21 +17,13 @@ struct DeltaRuleInput {
   at::Tensor beta;  // f32 [rows, T, heads]
 };
 
-// Both forms: `state` f32 [rows, heads, d_k, d_v], contiguous, goes in place from before the first to after the last token;
+// Both: `state` f32 [rows, heads, d_k, d_v], contiguous, goes in place from before the first to after the last token;
 // returns f32 [rows, T, heads, d_v], T >= 1.
 
-// Token by token, as the formula stands: the reference, and what one token needs.
+// Token by token in LibTorch's operations, as the formula stands: what other devices than the CPU run.
 at::Tensor recurrent_delta_rule(const DeltaRuleInput& input, at::Tensor& state);
 
-// Matrix products inside chunks of 64 tokens, the recurrence between chunks. With D_ij the decay from token j to token i of a
-// chunk, 0 above the diagonal, and D_i0, D_Li that from the chunk's start to i and from i to its end:
-//   A = strictly lower part of β K Kᵀ∘D;   V^ = (I + A)⁻¹ β (V - (K D_i0) S)
-//   O = (Q D_i0) S + (Q Kᵀ∘D) V^;          S <- D_L0 S + (K D_Li)ᵀ V^
-// Exponents are sums of g between two tokens and never differences of larger sums, so that nothing overflows and a strong
-// decay takes no digits from its neighbours. Scratch: O(64 (d_k + d_v) + d_k d_v) numbers per row and head, whatever T.
-at::Tensor chunked_delta_rule(const DeltaRuleInput& input, at::Tensor& state);
-
-// The faster of the two.
+// The kernel (kernels/delta_rule) on the CPU, with LibTorch's number of threads; else the above.
 at::Tensor delta_rule(const DeltaRuleInput& input, at::Tensor& state);
 
 }  // namespace gramian

@@ -20,7 +20,7 @@ void check_delta_rule(const SafetensorsFile& file, const std::string& name) {
   const auto load = [&](const std::string& part) { return file.load(name + "." + part); };
   const DeltaRuleInput input{load("q"), load("k"), load("v"), load("g"), load("beta")};
   const at::Tensor expected = load("out.f64"), expected_state = load("state.f64");
-  for (const auto form : {recurrent_delta_rule, chunked_delta_rule}) {
+  for (const auto form : {recurrent_delta_rule, delta_rule}) {
     at::Tensor state = file.contains(name + ".state0") ? load("state0").clone()
                                                        : tensor::zeros(expected_state.sizes(), at::kFloat);
     EXPECT_LT(difference(form(input, state), expected), 1e-6);

@@ -82,7 +82,7 @@ void expect_both_equal_the_formula(const Shape& shape, double bound) {
   at::Tensor exact_state = random_state(shape).to(at::kDouble);
   const at::Tensor exact = naive(input, exact_state);
   ASSERT_TRUE(exact.isfinite().all().item<bool>());
-  for (const auto form : {recurrent_delta_rule, chunked_delta_rule, delta_rule}) {
+  for (const auto form : {recurrent_delta_rule, delta_rule}) {
     at::Tensor state = random_state(shape);
     const at::Tensor out = form(input, state);
     EXPECT_LT(max_difference(out, exact), bound * std::max(largest(exact), largest(random_state(shape))));
@@ -121,7 +121,7 @@ TEST(DeltaRule, AStrongDecayLeavesItsNeighboursTheirDigits) {
     DeltaRuleInput input = random_input(shape);
     for (const int64_t t : {3, 4, 17, 64, 90}) input.g.select(1, t).fill_(-3e4);
     at::Tensor exact_state = random_state(shape).to(at::kDouble), state = random_state(shape);
-    const at::Tensor exact = naive(input, exact_state), found = chunked_delta_rule(input, state);
+    const at::Tensor exact = naive(input, exact_state), found = delta_rule(input, state);
     EXPECT_LT(max_difference(found, exact), 3e-6 * largest(exact));
     EXPECT_LT(max_difference(state, exact_state), 3e-6 * largest(exact_state));
   }
@@ -149,37 +149,30 @@ TEST(DeltaRule, RowsAreOnTheirOwn) {
   const Shape shape{.rows = 3, .tokens = 80, .per_channel = true, .decay = 0.05};
   const DeltaRuleInput input = random_input(shape);
   at::Tensor states = random_state(shape);
-  const at::Tensor together = chunked_delta_rule(input, states);
+  const at::Tensor together = delta_rule(input, states);
   for (int64_t r = 0; r < shape.rows; ++r) {
     const auto row = [&](const at::Tensor& x) { return x.narrow(0, r, 1); };
     at::Tensor state = row(random_state(shape)).contiguous();
     const at::Tensor alone =
-        chunked_delta_rule({row(input.q), row(input.k), row(input.v), row(input.g), row(input.beta)}, state);
+        delta_rule({row(input.q), row(input.k), row(input.v), row(input.g), row(input.beta)}, state);
     EXPECT_LT(max_difference(alone, row(together)), 1e-6);
   }
 }
 
-// What a call holds beside its input and output is the same for 128 tokens and for 1024, and no [64, 64, d_k].
-TEST(DeltaRule, ScratchDoesNotGrowWithTheRow) {
+// Besides its output a call makes no tensor; what the kernel takes is in delta_scratch_bytes.
+TEST(DeltaRule, MakesNoTensors) {
   for (const bool per_channel : {false, true}) {
-    std::vector<int64_t> scratch;
-    Shape shape{.rows = 1, .key_heads = 2, .heads = 2, .d_k = 128, .d_v = 128, .per_channel = per_channel};
-    for (const int64_t tokens : {128, 1024}) {
-      shape.tokens = tokens;
-      const DeltaRuleInput input = random_input(shape);
-      at::Tensor state = random_state(shape);
-      tensor::ActivationStore store(1, "");
-      at::Tensor out;
-      {
-        const tensor::ActivationStore::Scope scope(store, 0);
-        out = chunked_delta_rule(input, state);
-      }
-      scratch.push_back(store.peak_bytes() - static_cast<int64_t>(out.nbytes()));
+    const Shape shape{.rows = 1, .tokens = 300, .key_heads = 2, .heads = 2, .per_channel = per_channel};
+    const DeltaRuleInput input = random_input(shape);
+    at::Tensor state = random_state(shape);
+    tensor::ActivationStore store(1, "");
+    at::Tensor out;
+    {
+      const tensor::ActivationStore::Scope scope(store, 0);
+      out = delta_rule(input, state);
     }
-    EXPECT_EQ(scratch[0], scratch[1]);
-    const int64_t per_head = scratch[1] / (4 * shape.heads);
-    EXPECT_LT(per_head, 20 * 64 * (shape.d_k + shape.d_v));
-    EXPECT_LT(per_head, 64 * 64 * shape.d_k);
+    constexpr int64_t kPage = 4096;
+    EXPECT_LT(store.peak_bytes(), static_cast<int64_t>(out.nbytes()) + kPage);
   }
 }
 
