@@ -38,7 +38,7 @@ float find_scale(const float* x, const float* w) noexcept {
     }
   };
   try_inverse(1 / (-value / kLevels[0]));
-  float d = sum_qx / sum_qq;
+  float d = sum_qq > 0 ? sum_qx / sum_qq : 0;  // weights may be zeros
   float best = d * sum_qx;
   for (int step = -kSteps; step <= kSteps; ++step) {
     try_inverse((static_cast<float>(step) + kLevels[0]) / value);
