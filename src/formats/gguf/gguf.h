@@ -39,8 +39,9 @@ using Value = std::variant<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t
 // a value of another type.
 class Metadata {
  public:
+  Metadata() = default;
   // `where`: the file, for messages.
-  explicit Metadata(std::string where = {}) : where_(std::move(where)) {}
+  explicit Metadata(std::string where) : where_(std::move(where)) {}
 
   // A key that is there already gets the new value in its old place.
   void set(const std::string& key, Value value);

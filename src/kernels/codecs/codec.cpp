@@ -81,7 +81,7 @@ const Codec* find_codec(uint32_t ggml_type) noexcept {
 }
 
 void encode_rows(const Codec& codec, const float* x, int64_t rows, int64_t columns,
-                 const EncodeOptions& options, uint8_t* out, const std::string& where) {
+                 const EncodeRowsOptions& options, uint8_t* out, const std::string& where) {
   if (columns % codec.block != 0) {
     throw Error(ErrorKind::invalid_argument, where,
                 str(codec.name, " needs rows of a multiple of ", codec.block, " weights, found ", columns),

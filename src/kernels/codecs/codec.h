@@ -43,7 +43,7 @@ std::span<const Codec> codecs() noexcept;
 const Codec* find_codec(std::string_view name) noexcept;
 const Codec* find_codec(uint32_t ggml_type) noexcept;
 
-struct EncodeOptions {
+struct EncodeRowsOptions {
   const float* importance = nullptr;  // [columns], the same for every row; null for none
   bool anchored = false;              // use Codec::anchored
   CpuLevel level = CpuLevel::reference;
@@ -54,7 +54,7 @@ struct EncodeOptions {
 // and for missing importance, numerical for a weight that is not finite, importance that is negative or not finite, and a
 // block whose scale leaves its type; `where` names the tensor, the message the position.
 void encode_rows(const Codec& codec, const float* x, int64_t rows, int64_t columns,
-                 const EncodeOptions& options, uint8_t* out, const std::string& where);
+                 const EncodeRowsOptions& options, uint8_t* out, const std::string& where);
 // in [rows, row_bytes(columns)] -> out [rows, columns].
 void decode_rows(const Codec& codec, const uint8_t* in, int64_t rows, int64_t columns, ThreadPool* pool,
                  float* out);

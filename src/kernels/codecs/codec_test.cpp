@@ -173,8 +173,8 @@ TEST(Codecs, RowsDoNotDependOnThreads) {
   for (const char* type : {"Q4_0", "Q6_K", "IQ2_XXS"}) {
     const Codec& codec = *find_codec(type);
     std::vector<uint8_t> one(static_cast<size_t>(rows * codec.row_bytes(columns))), three(one.size());
-    const EncodeOptions options = {.importance = w.data(), .level = detected_cpu_level()};
-    EncodeOptions threads = options;
+    const EncodeRowsOptions options = {.importance = w.data(), .level = detected_cpu_level()};
+    EncodeRowsOptions threads = options;
     threads.pool = &pool;
     encode_rows(codec, x.data(), rows, columns, options, one.data(), "x");
     encode_rows(codec, x.data(), rows, columns, threads, three.data(), "x");

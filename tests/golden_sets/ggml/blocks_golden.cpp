@@ -63,7 +63,7 @@ void check(const Path& path, const BlocksCase& test) {
     }
     EXPECT_TRUE(same_blocks(codec, blocks, expected.bytes)) << name(static_cast<CpuLevel>(level));
   }
-  const EncodeOptions options = {.importance = importance};
+  const EncodeRowsOptions options = {.importance = importance};
   if (test.invalid) {
     EXPECT_THROW(encode_rows(codec, x.data(), rows, columns, options, blocks.data(), "x"), Error);
   } else {

@@ -24,8 +24,8 @@ void check(const std::filesystem::path& path, const std::string& kind) {
       file.load("sumsq.f64").div(file.load("count").to(at::kDouble)).to(at::kFloat).contiguous();
   const int64_t rows = w.size(0), columns = w.size(1);
   std::vector<uint8_t> found(static_cast<size_t>(rows * codec.row_bytes(columns)));
-  const EncodeOptions options = {.importance = kind == "plain" ? nullptr : importance.const_data_ptr<float>(),
-                                 .anchored = true};
+  const EncodeRowsOptions options = {
+      .importance = kind == "plain" ? nullptr : importance.const_data_ptr<float>(), .anchored = true};
   encode_rows(codec, w.const_data_ptr<float>(), rows, columns, options, found.data(), "w");
   const auto* expected = reinterpret_cast<const uint8_t*>(file.tensor(kind + ".payload.f64").bytes.data());
   ASSERT_EQ(found.size(), file.tensor(kind + ".payload.f64").bytes.size());
