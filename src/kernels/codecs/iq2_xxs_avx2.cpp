@@ -129,12 +129,12 @@ GRAMIAN_AVX2 uint32_t nearest_neighbour(const Tables& tables, Neighbours list, c
   for (int n = 0; n < list.count; n += 8) {
     const auto* stored = reinterpret_cast<const __m128i*>(tables.codes.data() + list.first + n);
     __m256i codes = _mm256_cvtepu16_epi32(_mm_loadu_si128(stored));
-    // Three bits choose: the third is the next level's first, hence the two copies.
-    Floats distance = _mm256_permutevar8x32_ps(distances[0], codes);
+    // The lowest two bits choose, within each half of the vector.
+    Floats distance = _mm256_permutevar_ps(distances[0], codes);
 #pragma GCC unroll 8
     for (int i = 1; i < kGroup; ++i) {
       codes = _mm256_srli_epi32(codes, 2);
-      distance += Floats(_mm256_permutevar8x32_ps(distances[i], codes));
+      distance += Floats(_mm256_permutevar_ps(distances[i], codes));
     }
     const Ints less = distance < least;
     least = less ? distance : least;
