@@ -121,4 +121,23 @@ Json interval(double low, double high) {
   return Json::array({number(low), number(high)});
 }
 
+void check_output_file(const std::filesystem::path& path, const std::filesystem::path& model,
+                       const std::filesystem::path& input) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(ErrorKind::invalid_argument, path.string(), str("no folder ", folder.string()),
+                "make it first");
+  }
+  if (std::filesystem::is_directory(path)) {
+    throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name",
+                "name a file");
+  }
+  std::error_code ignored;
+  if (std::filesystem::equivalent(folder, model, ignored) ||
+      std::filesystem::equivalent(path, input, ignored)) {
+    throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads",
+                "name another output");
+  }
+}
+
 }  // namespace gramian::cli

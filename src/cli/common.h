@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -57,6 +58,10 @@ struct RowFlags {
 };
 void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_help);
 
+// Before the model is loaded, what would fail after it ran or replace what is read.
+void check_output_file(const std::filesystem::path& path, const std::filesystem::path& model,
+                       const std::filesystem::path& input);
+
 // Rows of cells as an aligned text table; the first row is the head, columns after the first are right-aligned.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 // [low, high], with null for what is not finite.
@@ -72,5 +77,7 @@ void add_demo(CLI::App& app);
 void add_report(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_imatrix(CLI::App& app);
+void add_convert(CLI::App& app);
 
 }  // namespace gramian::cli

@@ -17,31 +17,11 @@ struct Flags {
   int64_t batch = 8;
 };
 
-// Before the model is loaded, what would fail after it ran or replace what is read.
-void check_output(const std::filesystem::path& path, const std::filesystem::path& model,
-                  const std::filesystem::path& input) {
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), str("no folder ", folder.string()),
-                "make it first");
-  }
-  if (std::filesystem::is_directory(path)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name",
-                "name a .safetensors file");
-  }
-  std::error_code ignored;
-  if (std::filesystem::equivalent(folder, model, ignored) ||
-      std::filesystem::equivalent(path, input, ignored)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads",
-                "name another output");
-  }
-}
-
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const tensor::InferenceScope inference;
-  check_output(flags.output, flags.model.folder, flags.input);
+  check_output_file(flags.output, flags.model.folder, flags.input);
   const ReadyRows ready = read_ready_rows(flags.input);
   ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(ready.rows, model.model().spec().vocab, flags.input);

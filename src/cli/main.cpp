@@ -50,6 +50,8 @@ int main(int argc, char** argv) {
   gramian::cli::add_demo(app);
   gramian::cli::add_inspect(app);
   gramian::cli::add_quantize(app);
+  gramian::cli::add_imatrix(app);
+  gramian::cli::add_convert(app);
   gramian::cli::add_eval(app);
   gramian::cli::add_logits(app);
   gramian::cli::add_generate(app);

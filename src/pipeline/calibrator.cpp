@@ -10,8 +10,7 @@
 
 #include "base/digest.h"
 #include "base/interrupt.h"
-#include "pipeline/layer_record.h"
-#include "stats/hessian.h"
+#include "pipeline/collected.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -123,49 +122,6 @@ void Calibrator::on_lanes(const std::function<void(int, size_t)>& work) {
 }
 
 namespace {
-
-// Inputs of one pause on their way into its statistics. The first batch that brings rows makes the sums.
-class Collected {
- public:
-  Collected() = default;
-  explicit Collected(std::vector<Linear*> modules) : modules_(std::move(modules)) {}
-
-  void meet(const Pause& pause) {
-    const std::lock_guard lock(mutex_);
-    if (modules_.empty()) modules_ = pause.modules;
-    GRAMIAN_CHECK(modules_ == pause.modules, "batches paused at different modules");
-  }
-  void add(int lane, const CalibratorOptions& options, const Pause& pause, ThreadPool& pool) {
-    meet(pause);
-    {
-      const std::lock_guard lock(mutex_);
-      if (!sums_) {
-        sums_ = std::make_unique<HessianAccumulator>(pause.input.size(-1), options.lanes,
-                                                     options.accumulation, options.log);
-      }
-    }
-    double seconds = 0;
-    timed(seconds, [&] { sums_->add(lane, pause.input, &pool); });
-    const std::lock_guard lock(mutex_);
-    seconds_ += seconds;
-  }
-  bool empty() const { return modules_.empty(); }
-  // Frees the sums.
-  PauseStatistics merge(bool expert) {
-    PauseStatistics statistics{.hessian = {}, .modules = modules_, .expert = expert, .sum_seconds = seconds_};
-    if (!sums_) return statistics;
-    statistics.tokens = sums_->tokens();
-    timed(statistics.merge_seconds, [&] { statistics.hessian = sums_->merge(); });
-    sums_.reset();
-    return statistics;
-  }
-
- private:
-  std::mutex mutex_;
-  std::unique_ptr<HessianAccumulator> sums_;
-  std::vector<Linear*> modules_;
-  double seconds_ = 0;
-};
 
 // Checks that a layer's pauses are those that its module tree declares, each once.
 class DeclaredPauses {

@@ -35,6 +35,12 @@ enum class Waiting {
   replay,   // only its layer input stays; it runs again from there to the next pause
 };
 
+// What is taken of the inputs of a pause.
+enum class Statistic {
+  hessian,     // 2/n Σ xxᵀ
+  importance,  // Σ x² per column
+};
+
 struct CalibratorOptions {
   int64_t batch = 8;  // rows per batch
   int lanes = 1;      // batch b runs on lane b mod lanes, one thread per lane
@@ -45,7 +51,8 @@ struct CalibratorOptions {
   std::filesystem::path spill = {};
   // Experts of a mixture whose weights and statistics are in memory at one time. The results are the same bytes.
   int64_t expert_wave = 8;
-  AccumulationSettings accumulation = {};
+  Statistic statistic = Statistic::hessian;
+  AccumulationSettings accumulation = {};  // of Hessians
   // Each expert's statistics are taken of every token, not of those alone that are sent to it; what goes on to the next layer
   // is routed all the same.
   bool all_experts = false;
@@ -54,8 +61,9 @@ struct CalibratorOptions {
 
 // What is known of one pause once every batch has reached it.
 struct PauseStatistics {
-  at::Tensor hessian;            // f32 [in, in], 2/n Σ xxᵀ; 0 without tokens
-  int64_t tokens = 0;            // those of an expert are its own, but with all_experts
+  at::Tensor hessian;  // f32 [in, in], 2/n Σ xxᵀ; undefined without tokens, and for another Statistic
+  at::Tensor squares;  // f64 [in], Σ x²; likewise
+  int64_t tokens = 0;  // those of an expert are its own, but with all_experts
   std::vector<Linear*> modules;  // read the same input; the solver exchanges their `op`
   bool expert = false;           // the modules belong to one expert of a mixture
   double sum_seconds = 0;        // of the lanes together, to add the inputs to their sums

@@ -19,7 +19,8 @@
 // Bytes that this program took from the heap so far.
 static std::atomic<int64_t> taken = 0;
 
-static void* take(std::size_t bytes, std::size_t alignment) {
+// Not inlined: g++ would take the new and delete below for a mismatched pair.
+[[gnu::noinline]] static void* take(std::size_t bytes, std::size_t alignment) {
   taken += static_cast<int64_t>(bytes);
   const std::size_t whole = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   if (void* memory = std::aligned_alloc(alignment, whole)) return memory;
@@ -29,10 +30,11 @@ void* operator new(std::size_t bytes) { return take(bytes, alignof(std::max_alig
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return take(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] static void give_back(void* memory) { std::free(memory); }
+void operator delete(void* memory) noexcept { give_back(memory); }
+void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { give_back(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { give_back(memory); }
 
 namespace gramian {
 namespace {

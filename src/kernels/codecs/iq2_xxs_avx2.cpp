@@ -1,0 +1,269 @@
+// The search of encode_iq2_xxs() with the eight sub-blocks of a block in the lanes: sums run over a lane's own weights in index order,
+// so the bytes are those of iq2_xxs_ref.cpp, which is the text to read first. Only the search among neighbours is turned: there eight
+// points lie in the lanes.
+#include "kernels/codecs/avx2-inl.h"
+#include "kernels/codecs/fit.h"
+#include "kernels/codecs/iq2_xxs_tables.h"
+
+#if defined(__x86_64__)
+
+namespace gramian::iq2_xxs {
+namespace {
+
+constexpr int kSubBlocks = 8, kGroups = 4;
+
+// Weights of a block, sub-block b in lane b.
+struct Lanes {
+  Floats a[kSubBlock];  // see SubBlock in iq2_xxs_ref.cpp
+  Floats w[kSubBlock];
+  Floats wa[kSubBlock];  // w * a
+  Ints signs[kGroups];
+  // a and root once more, sub-blocks one after the other.
+  alignas(32) float a_rows[kSubBlocks][kSubBlock];
+  alignas(32) float root_rows[kSubBlocks][kSubBlock];
+};
+
+GRAMIAN_AVX2 void to_rows(const Floats* lanes, float (*rows)[kSubBlock]) noexcept {
+  for (int i = 0; i < kSubBlock; ++i) {
+    for (int b = 0; b < kSubBlocks; ++b) rows[b][i] = lanes[i][b];
+  }
+}
+
+GRAMIAN_AVX2 void make_signs_even(const Floats* x, int group, Lanes& lanes) noexcept {
+  const int first = group * kGroup;
+  Ints signs = {}, odd = {};
+  for (int i = 0; i < kGroup; ++i) {
+    const Ints negative = ~(x[first + i] >= 0);
+    signs |= negative & (1 << i);
+    odd ^= negative;
+    lanes.a[first + i] = magnitude(x[first + i]);
+  }
+  Floats least = lanes.w[first] * x[first] * x[first];
+  Ints cheapest = {};
+  for (int i = 1; i < kGroup; ++i) {
+    const Floats cost = lanes.w[first + i] * x[first + i] * x[first + i];
+    const Ints less = cost < least;
+    least = less ? cost : least;
+    cheapest = less ? Ints{} + i : cheapest;
+  }
+  for (int i = 0; i < kGroup; ++i) {
+    const Ints flip = odd & (cheapest == i);
+    lanes.a[first + i] = floats(ints(lanes.a[first + i]) ^ (flip & static_cast<int>(0x80000000u)));
+    signs ^= flip & (1 << i);
+  }
+  lanes.signs[group] = signs & 127;
+}
+
+// unsigned_fit() of fit.h with nmax 4, a sub-block in each lane; sub-blocks whose largest value is too small give anything.
+GRAMIAN_AVX2 Floats fit_four(const Lanes& lanes, Floats largest) noexcept {
+  constexpr int kTop = 4;
+  const Floats* a = lanes.a;
+  const Floats* w = lanes.w;
+  Floats inverse = kTop / largest;
+  Floats best = {};
+  {
+    const Floats scale = 1 / inverse;
+    for (int i = 0; i < kSubBlock; ++i) {
+      const Floats t = a[i] - scale * converted(rounded(inverse * a[i]) & 255);
+      best += w[i] * t * t;
+    }
+  }
+  for (int step = -4; step <= 4; ++step) {
+    if (step == 0) continue;
+    const Floats candidate = (0.1f * static_cast<float>(step) + kTop) / largest;
+    const Floats scale = 1 / candidate;
+    Floats error = {};
+    for (int i = 0; i < kSubBlock; ++i) {
+      const Floats t = a[i] - scale * converted(at_most(rounded(candidate * a[i]), kTop));
+      error += w[i] * t * t;
+    }
+    const Ints less = error < best;
+    best = less ? error : best;
+    inverse = less ? candidate : inverse;
+  }
+  Floats codes[kSubBlock];  // as bytes hold them
+  Floats sum_la = {}, sum_ll = {};
+  for (int i = 0; i < kSubBlock; ++i) {
+    const Ints code = at_most(rounded(inverse * a[i]), kTop);
+    codes[i] = converted(code & 255);
+    const Floats l = converted(code);
+    sum_la += lanes.wa[i] * l;
+    sum_ll += w[i] * l * l;
+  }
+  for (int sweep = 0; sweep < 5; ++sweep) {
+    // A lane without a change finds none in a further sweep either.
+    Ints changed = {};
+    for (int i = 0; i < kSubBlock; ++i) {
+      const Floats p = sum_la - lanes.wa[i] * codes[i];
+      const Floats r = sum_ll - w[i] * codes[i] * codes[i];
+      const Ints code = at_most(rounded(a[i] * r / p), kTop);
+      const Floats m = converted(code);
+      const Floats new_la = p + lanes.wa[i] * m, new_ll = r + w[i] * m * m;
+      const Ints better =
+          (p > 0) & (r > 0) & (m != codes[i]) & (new_la * new_la * sum_ll > sum_la * sum_la * new_ll);
+      codes[i] = better ? converted(code & 255) : codes[i];
+      sum_la = better ? new_la : sum_la;
+      sum_ll = better ? new_ll : sum_ll;
+      changed |= better;
+    }
+    if (!any(changed)) break;
+  }
+  return sum_ll > 0 ? sum_la / sum_ll : Floats{};
+}
+
+// The neighbour of least distance, the first of equals, as its place in the tables. A weight's distances for the levels 0, 1 and 2
+// stand in a vector (twice, and infinity for the padding), from which eight points take theirs at once.
+GRAMIAN_AVX2 uint32_t nearest_neighbour(const Tables& tables, Neighbours list, const float* a,
+                                        const float* weight, float scale) noexcept {
+  constexpr float kPad = __builtin_inff();
+  const Floats values = scale * Floats{1, 3, 5, kPad, 1, 3, 5, kPad};
+  Floats distances[kGroup];
+#pragma GCC unroll 8
+  for (int i = 0; i < kGroup; ++i) {
+    const Floats t = values - a[i];
+    distances[i] = weight[i] * t * t;
+  }
+  Floats least = all(kPad);
+  Ints place = {};
+  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (int n = 0; n < list.count; n += 8) {
+    const auto* stored = reinterpret_cast<const __m128i*>(tables.codes.data() + list.first + n);
+    __m256i codes = _mm256_cvtepu16_epi32(_mm_loadu_si128(stored));
+    // The lowest two bits choose, within each half of the vector.
+    Floats distance = _mm256_permutevar_ps(distances[0], codes);
+#pragma GCC unroll 8
+    for (int i = 1; i < kGroup; ++i) {
+      codes = _mm256_srli_epi32(codes, 2);
+      distance += Floats(_mm256_permutevar_ps(distances[i], codes));
+    }
+    const Ints less = distance < least;
+    least = less ? distance : least;
+    place = less ? lane + n : place;
+  }
+  Floats minimum = _mm256_min_ps(least, _mm256_permute2f128_ps(least, least, 1));
+  minimum = _mm256_min_ps(minimum, _mm256_permute_ps(minimum, 0x4e));
+  minimum = _mm256_min_ps(minimum, _mm256_permute_ps(minimum, 0xb1));
+  int equal = _mm256_movemask_ps(floats(least == minimum));
+  int first = place[__builtin_ctz(static_cast<unsigned>(equal) | 0x100u) & 7];
+  for (equal &= equal - 1; equal > 0; equal &= equal - 1) {
+    const int other = place[__builtin_ctz(static_cast<unsigned>(equal))];
+    first = other < first ? other : first;
+  }
+  return list.first + static_cast<uint32_t>(first);
+}
+
+// Points and their levels for all groups, and the sums that judge them.
+struct Choice {
+  Ints point[kGroups];
+  Floats sum_xq, sum_qq;
+};
+
+GRAMIAN_AVX2 void choose(const Tables& tables, const Lanes& lanes, Floats inverse, Floats scale,
+                         Choice& choice) noexcept {
+  Ints codes[kGroups];
+  for (int g = 0; g < kGroups; ++g) {
+    Ints combination = {}, code = {};
+    for (int i = kGroup - 1; i >= 0; --i) {
+      const Ints level =
+          at_least(at_most(rounded(0.5f * (inverse * lanes.a[g * kGroup + i] - 1)), kLevels - 1), 0);
+      combination = combination * kLevels + level;
+      code = code << 2 | level;
+    }
+    for (int b = 0; b < kSubBlocks; ++b) {
+      const auto u = static_cast<size_t>(combination[b]);
+      int point = tables.point[u];
+      if (point < 0) {
+        const uint32_t place = nearest_neighbour(tables, tables.neighbours[u], lanes.a_rows[b] + g * kGroup,
+                                                 lanes.root_rows[b] + g * kGroup, scale[b]);
+        point = tables.points[place];
+        code[b] = tables.codes[place];
+      }
+      choice.point[g][b] = point;
+    }
+    codes[g] = code;
+  }
+  choice.sum_xq = choice.sum_qq = Floats{};
+  for (int g = 0; g < kGroups; ++g) {
+    for (int i = 0; i < kGroup; ++i) {
+      const Floats q = converted((codes[g] >> (2 * i) & 3) * 2 + 1);
+      choice.sum_xq += lanes.wa[g * kGroup + i] * q;
+      choice.sum_qq += lanes.w[g * kGroup + i] * q * q;
+    }
+  }
+}
+
+GRAMIAN_AVX2 void keep(Ints mask, const Choice& from, Choice& kept) noexcept {
+  for (int g = 0; g < kGroups; ++g) kept.point[g] = mask ? from.point[g] : kept.point[g];
+}
+
+[[gnu::target("avx2")]] void encode(const Tables& tables, const float* x, const float* importance,
+                                    uint8_t* out) noexcept {
+  float squares = 0;
+  for (int i = 0; i < kBlock; ++i) squares += x[i] * x[i];
+  const float mean = squares / kBlock;
+
+  Lanes lanes;
+  Floats values[kSubBlock], roots[kSubBlock];
+  to_lanes(x, kSubBlocks, kSubBlock, values);
+  to_lanes(importance, kSubBlocks, kSubBlock, lanes.w);
+  for (int i = 0; i < kSubBlock; ++i) {
+    lanes.w[i] = lanes.w[i] * root(mean + values[i] * values[i]);
+    roots[i] = root(lanes.w[i]);
+  }
+  for (int g = 0; g < kGroups; ++g) make_signs_even(values, g, lanes);
+  Floats largest = {};
+  for (int i = 0; i < kSubBlock; ++i) {
+    lanes.wa[i] = lanes.w[i] * lanes.a[i];
+    largest = lanes.a[i] > largest ? lanes.a[i] : largest;
+  }
+  to_rows(lanes.a, lanes.a_rows);
+  to_rows(roots, lanes.root_rows);
+
+  Ints live = largest >= kZeroRun;
+  Floats scale = fit_four(lanes, largest);
+  const Floats top = scale * 3;
+  live &= top > 0;
+  Choice choice, kept = {};
+  Floats best = {};
+  for (int step = -6; step <= 6; ++step) {
+    const Floats inverse = (5 + static_cast<float>(step) * 0.1f) / top;
+    choose(tables, lanes, inverse, 1 / inverse, choice);
+    const Ints better = (choice.sum_qq > 0) & (choice.sum_xq * choice.sum_xq > best * choice.sum_qq);
+    scale = better ? choice.sum_xq / choice.sum_qq : scale;
+    best = better ? scale * choice.sum_xq : best;
+    keep(better, choice, kept);
+  }
+  const Ints positive = scale > 0;
+  choose(tables, lanes, 1 / scale, scale, choice);
+  keep(positive, choice, kept);
+  scale = (positive & (choice.sum_qq > 0)) ? choice.sum_xq / choice.sum_qq : scale;
+  const Ints negative = scale < 0;
+  scale = negative ? -scale : scale;
+
+  float scales[kSubBlocks];
+  uint32_t words[2 * kSubBlocks] = {};
+  for (int b = 0; b < kSubBlocks; ++b) {
+    scales[b] = live[b] != 0 ? scale[b] : 0;
+    for (int g = 0; g < kGroups && live[b] != 0; ++g) {
+      const auto signs = static_cast<uint32_t>(lanes.signs[g][b] ^ (negative[b] & 127));
+      words[2 * b] |= static_cast<uint32_t>(kept.point[g][b]) << (8 * g);
+      words[2 * b + 1] |= signs << (7 * g);
+    }
+  }
+  store_block(scales, words, out);
+}
+
+}  // namespace
+
+void encode_block_avx2(const Tables& tables, const float* x, const float* importance, uint8_t* out) noexcept {
+  encode(tables, x, importance, out);
+}
+
+}  // namespace gramian::iq2_xxs
+#else
+namespace gramian::iq2_xxs {
+void encode_block_avx2(const Tables& tables, const float* x, const float* importance, uint8_t* out) noexcept {
+  encode_block_ref(tables, x, importance, out);
+}
+}  // namespace gramian::iq2_xxs
+#endif

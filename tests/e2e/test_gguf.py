@@ -1,0 +1,183 @@
+"""`gramian convert` and `gramian imatrix`: what the files hold, read here on their own."""
+import hashlib
+import json
+import os
+import pathlib
+import struct
+import unittest
+
+import gramian_e2e as e2e
+from gramian_e2e import TINYSTORIES, TinyModel, random_rows, read_model, write_rows
+
+GOLDEN = pathlib.Path(os.environ.get("GRAMIAN_GOLDEN", e2e.ROOT / "tests" / "golden")) / "ggml" / "tiny"
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+TYPES = {0: "F32", 1: "F16", 30: "BF16"}
+BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+
+
+class Gguf:
+    """metadata by key; tensors by name: (type, sizes with the fastest first, bytes)."""
+
+    def __init__(self, path):
+        self.content, self.at = pathlib.Path(path).read_bytes(), 0
+        magic, version, tensors, keys = self.take("<4sIQQ")
+        assert (magic, version) == (b"GGUF", 3)
+        self.metadata = {}
+        for _ in range(keys):
+            key = self.string()
+            self.metadata[key] = self.value(self.take("<I")[0])
+        infos = []
+        for _ in range(tensors):
+            name = self.string()
+            sizes = self.take(f"<{self.take('<I')[0]}Q")
+            infos.append((name, sizes, *self.take("<IQ")))
+        data, self.tensors = -(-self.at // 32) * 32, {}
+        for name, sizes, kind, offset in infos:
+            count = BYTES[TYPES[kind]]
+            for size in sizes:
+                count *= size
+            assert offset % 32 == 0
+            self.tensors[name] = (TYPES[kind], list(sizes), self.content[data + offset:data + offset + count])
+
+    def take(self, form):
+        values = struct.unpack_from(form, self.content, self.at)
+        self.at += struct.calcsize(form)
+        return values
+
+    def string(self):
+        size = self.take("<Q")[0]
+        return self.take(f"<{size}s")[0].decode()
+
+    def value(self, kind):
+        if kind == 8:
+            return self.string()
+        if kind == 9:
+            element, count = self.take("<IQ")
+            return [self.value(element) for _ in range(count)]
+        return self.take("<" + SCALARS[kind])[0]
+
+
+def halves_side_by_side(rows, heads):
+    """Rows of a matrix as llama.cpp orders them for rotary pairs."""
+    size = len(rows) // heads
+    return [rows[h * size + part * (size // 2) + j] for h in range(heads) for j in range(size // 2) for part in range(2)]
+
+
+class Convert(e2e.GramianTestCase):
+    def test_bundled_model(self):
+        report = self.report("convert", TINYSTORIES, "-o", self.path("model.gguf"), "--type", "BF16")
+        file, source = Gguf(self.path("model.gguf")), read_model(TINYSTORIES)
+        config = json.loads((TINYSTORIES / "config.json").read_text())
+        self.assertEqual(report["tensors"], len(file.tensors))
+        self.assertTrue(report["tokenizer"])
+        expected = {"general.architecture": "llama", "general.file_type": 32, "llama.block_count": 6,
+                    "llama.embedding_length": 256, "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
+                    "llama.context_length": 1024, "llama.rope.dimension_count": 64, "llama.rope.freq_base": 10000.0,
+                    "llama.vocab_size": 2048, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "llama-bpe",
+                    "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
+        for key, value in expected.items():
+            self.assertEqual(file.metadata.get(key), value, key)
+        # Tied: no head of its own.
+        self.assertNotIn("output.weight", file.tensors)
+        self.assertEqual(len(file.tensors), 2 + 9 * 6)
+        self.assertEqual(file.tensors["token_embd.weight"],
+                         ("BF16", [256, 2048], source["model.embed_tokens.weight"].data))
+        self.assertEqual(file.tensors["blk.3.ffn_down.weight"],
+                         ("BF16", [768, 256], source["model.layers.3.mlp.down_proj.weight"].data))
+        self.assertEqual(file.tensors["blk.0.attn_norm.weight"][:2], ("F32", [256]))
+        for name, heads in (("q", config["num_attention_heads"]), ("k", config["num_key_value_heads"])):
+            data = source[f"model.layers.1.self_attn.{name}_proj.weight"].data
+            rows = [data[at:at + 512] for at in range(0, len(data), 512)]
+            self.assertEqual(file.tensors[f"blk.1.attn_{name}.weight"][2], b"".join(halves_side_by_side(rows, heads)))
+        tokenizer = json.loads((TINYSTORIES / "tokenizer.json").read_text())
+        tokens = file.metadata["tokenizer.ggml.tokens"]
+        self.assertEqual(len(tokens), 2048)
+        for text, index in tokenizer["model"]["vocab"].items():
+            self.assertEqual(tokens[index], text)
+        kinds = file.metadata["tokenizer.ggml.token_type"]
+        self.assertEqual((kinds[0], kinds[2000]), (3, 1))
+        self.assertEqual(len(file.metadata["tokenizer.ggml.merges"]), len(tokenizer["model"]["merges"]))
+
+    def test_qwen2_keeps_its_order_and_its_biases(self):
+        TinyModel("qwen2").write(self.path("qwen2"))
+        self.report("convert", self.path("qwen2"), "-o", self.path("model.gguf"), "--type", "F32")
+        file, source = Gguf(self.path("model.gguf")), read_model(self.path("qwen2"))
+        self.assertEqual(file.metadata["general.architecture"], "qwen2")
+        self.assertNotIn("qwen2.rope.dimension_count", file.metadata)
+        for name in ("q", "k", "v"):
+            for part in ("weight", "bias"):
+                stored = source[f"model.layers.0.self_attn.{name}_proj.{part}"]
+                kind, sizes, data = file.tensors[f"blk.0.attn_{name}.{part}"]
+                self.assertEqual((kind, sizes), ("F32", stored.shape[::-1]))
+                self.assertEqual(list(struct.unpack(f"<{len(data) // 4}f", data)), stored.values())
+
+    def test_refusals(self):
+        TinyModel("gemma2").write(self.path("gemma2"))
+        output = self.path("model.gguf")
+        self.refused("convert", self.path("gemma2"), "-o", output, output=output,
+                     says=['models of type "gemma2" cannot be written as GGUF'])
+        missing = self.path("none") / "model.gguf"
+        self.refused("convert", TINYSTORIES, "-o", missing, output=missing, says=["no folder"])
+        inside = self.path("gemma2") / "model.gguf"
+        self.refused("convert", self.path("gemma2"), "-o", inside, output=inside, says=["lies among what the command reads"])
+
+    @unittest.skipUnless((GOLDEN / "model.safetensors").exists(), "the whole golden set is needed")
+    def test_tensors_are_those_of_llama_cpp(self):
+        self.report("convert", GOLDEN, "-o", self.path("model.gguf"), "--type", "F16")
+        found = Gguf(self.path("model.gguf")).tensors
+        expected = json.loads((GOLDEN / "expected.json").read_text())["f16_gguf"]["tensors"]
+        self.assertEqual(sorted(found), sorted(expected))
+        for name, (kind, sizes, data) in found.items():
+            self.assertEqual({"type": kind, "dims": sizes, "sha256": hashlib.sha256(data).hexdigest()}, expected[name], name)
+
+
+class Imatrix(e2e.GramianTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model, cls.rows = cls.top / "llama", cls.top / "rows.safetensors"
+        TinyModel("llama").write(cls.model)
+        write_rows(cls.rows, random_rows(6, 16))
+
+    def measure(self, name, *flags):
+        self.report("imatrix", self.model, "--calibration", self.rows, "-o", self.path(name), "--dtype", "float32", *flags)
+        return pathlib.Path(self.path(name)).read_bytes()
+
+    def test_lanes_and_batches_change_rounding_alone(self):
+        one = self.measure("one.gguf", "--threads", 1)
+        self.assertEqual(one, self.measure("two.gguf", "--threads", 2))
+        file = Gguf(self.path("one.gguf"))
+        self.assertEqual(file.metadata, {"general.type": "imatrix", "imatrix.datasets": ["rows.safetensors"],
+                                         "imatrix.chunk_count": 6, "imatrix.chunk_size": 16})
+        self.assertIn("blk.0.attn_q.weight.in_sum2", file.tensors)
+        self.assertEqual(file.tensors["blk.0.attn_q.weight.counts"][2], struct.pack("<f", 96))
+        # q, k and v read one input.
+        self.assertEqual(file.tensors["blk.0.attn_q.weight.in_sum2"], file.tensors["blk.0.attn_v.weight.in_sum2"])
+
+    def test_merging_adds(self):
+        self.measure("one.gguf")
+        self.measure("both.gguf", "--merge", self.path("one.gguf"))
+        one, both = Gguf(self.path("one.gguf")), Gguf(self.path("both.gguf"))
+        self.assertEqual(both.metadata["imatrix.chunk_count"], 12)
+        for name, (_, _, data) in one.tensors.items():
+            values = struct.unpack(f"<{len(data) // 4}f", data)
+            twice = struct.unpack(f"<{len(data) // 4}f", both.tensors[name][2])
+            self.assertEqual([2 * value for value in values], list(twice), name)
+
+    def test_legacy_form(self):
+        content = self.measure("old.dat", "--form", "legacy")
+        entries, length = struct.unpack_from("<ii", content)
+        self.assertEqual(entries, 14)
+        self.assertEqual(content[8:8 + length], b"blk.0.attn_k.weight")
+
+    def test_refusals(self):
+        pathlib.Path(self.path("bad.gguf")).write_bytes(b"GGUF")
+        output = self.path("x.gguf")
+        self.refused("imatrix", self.model, "--calibration", self.rows, "-o", output, "--merge", self.path("bad.gguf"),
+                     output=output, says=["bad.gguf", "a version"])
+        self.refused("imatrix", self.model, "--calibration", self.rows, "-o", output, "--form", "other", output=output,
+                     says=["--form"])
+
+
+if __name__ == "__main__":
+    unittest.main()
