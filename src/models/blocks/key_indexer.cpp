@@ -38,7 +38,8 @@ class WeightedIndexer final : public KeyIndexer {
     const at::Tensor k = norm_(own.narrow(2, 0, spec_.dim)).to(at::kFloat);
     const at::Tensor gate = own.narrow(2, spec_.dim, spec_.dim).to(at::kFloat);
     const at::Tensor w = own.narrow(2, 2 * spec_.dim, spec_.heads).to(at::kFloat);
-    const at::Tensor q = tensor::linear(rows_of(latent, rows), q_, {}).to(at::kFloat);
+    const at::Tensor q =
+        tensor::linear(latent.narrow(0, rows.begin, rows.rows * rows.length), q_, {}).to(at::kFloat);
     return {.q = q.view({rows.rows, rows.length, spec_.heads, spec_.dim}),
             .weights = w.mul(1 / std::sqrt(static_cast<double>(spec_.heads))),
             .tokens = tensor::cat({k, gate}, 2)};
