@@ -165,7 +165,7 @@ at::Tensor Attention::visible(const Qkv& heads, int64_t end, const at::Tensor& c
 }
 
 std::unique_ptr<MixerState> Attention::make_state(int64_t tokens_max) const {
-  if (indexer_) return std::make_unique<IndexedKvState>(0, tokens_max);
+  if (indexer_) return std::make_unique<IndexedKvState>(tokens_max);
   // Within a chunk nothing is visible that a window of its length would not show.
   return std::make_unique<KvState>(std::max(spec_.window, spec_.chunk), tokens_max);
 }

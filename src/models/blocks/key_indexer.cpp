@@ -123,7 +123,13 @@ at::Tensor KeyIndexer::choose(const at::Tensor& projected, const at::Tensor& lat
     const Parts own = parts(projected, latent, batch, i);
     const at::Tensor pool_keys = keys(own.tokens, state);
     if (pools <= spec_.pools_max) continue;
-    rows_of(closed, run).narrow(2, 0, pools).copy_(closed_pools(scores(own, pool_keys), run.past, spec_));
+    // The references of both kinds differ in how many scores they choose among.
+    const int64_t places = spec_.kind == KeyIndexerSpec::Kind::mean ? 0
+                           : state != nullptr                       ? state->tokens_max / spec_.pool
+                                                                    : pools;
+    rows_of(closed, run)
+        .narrow(2, 0, pools)
+        .copy_(closed_pools(scores(own, pool_keys), run.past, places, spec_));
   }
   return closed;
 }
@@ -166,17 +172,24 @@ std::unique_ptr<KeyIndexer> load_key_indexer(const Weights& weights, const std::
   return std::make_unique<MeanIndexer>(weights, prefix, spec);
 }
 
-at::Tensor closed_pools(const at::Tensor& scores, int64_t past, const KeyIndexerSpec& spec) {
-  const int64_t length = scores.size(1), pools = scores.size(2);
-  const at::Tensor ends =
-      tensor::arange(pools, at::kLong).add_(1).mul_(spec.pool);              // tokens up to a pool's end
-  const at::Tensor seen = tensor::arange(length, at::kLong).add_(past + 1);  // tokens that a query sees
-  const at::Tensor whole = ends.unsqueeze(0).le(seen.unsqueeze(1));          // [L, P]
-  const at::Tensor known = scores.masked_fill(whole.logical_not(), -std::numeric_limits<double>::infinity());
-  const at::Tensor best = std::get<1>(known.sort(/*stable=*/true, -1, /*descending=*/true))
-                              .narrow(2, 0, std::min(spec.pools_max, pools));
-  at::Tensor closed = whole.unsqueeze(0).expand(scores.sizes()).clone();
-  return closed.scatter_(2, best, 0);
+at::Tensor closed_pools(const at::Tensor& scores, int64_t past, int64_t places, const KeyIndexerSpec& spec) {
+  const int64_t length = scores.size(1);
+  at::Tensor closed = tensor::zeros(scores.sizes(), at::kBool);
+  // Queries that could read the same pools.
+  for (int64_t begin = 0, next = 0; begin < length; begin = next) {
+    const int64_t whole = (past + begin + 1) / spec.pool;
+    next = std::min(length, (whole + 1) * spec.pool - 1 - past);
+    if (whole <= spec.pools_max) continue;
+    const auto part = [&](const at::Tensor& x) {
+      return x.narrow(1, begin, next - begin).narrow(2, 0, whole);
+    };
+    at::Tensor known = tensor::full({scores.size(0), next - begin, std::max(whole, places)},
+                                    -std::numeric_limits<double>::infinity(), at::kFloat);
+    known.narrow(2, 0, whole).copy_(part(scores));
+    const at::Tensor best = std::get<1>(known.topk(spec.pools_max, -1));
+    part(closed).fill_(true).scatter_(2, best, 0);
+  }
+  return closed;
 }
 
 at::Tensor closed_keys(const at::Tensor& closed, const RowRun& run, int64_t pool) {

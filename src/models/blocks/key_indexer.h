@@ -42,9 +42,10 @@ struct KeyIndexerSpec {
 // Keys and values, and what an indexer keeps of them.
 class IndexedKvState final : public KvState {
  public:
-  using KvState::KvState;
-  at::Tensor pools;  // f32 [rows, whole pools, dim]; undefined before the first
-  at::Tensor rest;   // f32 [rows, tokens behind them, what a pool is made of]
+  explicit IndexedKvState(int64_t most) : KvState(0, most), tokens_max(most) {}
+  int64_t tokens_max;  // as KvState has it
+  at::Tensor pools;    // f32 [rows, whole pools, dim]; undefined before the first
+  at::Tensor rest;     // f32 [rows, tokens behind them, what a pool is made of]
   int64_t bytes() const override;
 };
 
@@ -79,9 +80,10 @@ class KeyIndexer {
 std::unique_ptr<KeyIndexer> load_key_indexer(const Weights& weights, const std::string& prefix,
                                              const KeyIndexerSpec& spec);
 
-// scores f32 [rows, L, P] of the first P pools, queries from position `past` on -> bool [rows, L, P]. Of equal scores the
-// earlier pool counts.
-at::Tensor closed_pools(const at::Tensor& scores, int64_t past, const KeyIndexerSpec& spec);
+// scores f32 [rows, L, P] of the first P pools, queries from position `past` on -> bool [rows, L, P]. Which of equal scores
+// count is up to LibTorch's topk, whose choice depends on how many scores there are: as many as the pools that the query could
+// read, or `places` if these are more.
+at::Tensor closed_pools(const at::Tensor& scores, int64_t past, int64_t places, const KeyIndexerSpec& spec);
 // A run's part of what choose() gave, as tensor::AttentionRule::closed wants it: [rows, L, past + L].
 at::Tensor closed_keys(const at::Tensor& closed, const RowRun& run, int64_t pool);
 

@@ -88,7 +88,7 @@ at::Tensor LatentAttention::attend(const at::Tensor& q, const at::Tensor& kv, co
 }
 
 std::unique_ptr<MixerState> LatentAttention::make_state(int64_t tokens_max) const {
-  if (indexer_) return std::make_unique<IndexedKvState>(0, tokens_max);
+  if (indexer_) return std::make_unique<IndexedKvState>(tokens_max);
   return std::make_unique<KvState>(0, tokens_max);
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "support/tiny_model.h"
 
@@ -18,18 +17,27 @@ using testing_support::TinyModel;
 
 constexpr int64_t kHidden = 16, kLatent = 10, kHeads = 3, kDim = 6, kPool = 3, kMost = 2, kTokens = 40;
 
-// [L, P]: of the pools that end at or before the query's position all but the `kMost` best; of equals the earlier.
-at::Tensor naive_closed(const at::Tensor& scores) {
-  at::Tensor closed = tensor::zeros(scores.sizes(), at::kBool);
+// Of the pools that end at or before a query's position all but the `kMost` best are closed, and no others. Equal scores may
+// stand on both sides.
+void expect_best_open(const at::Tensor& closed, const at::Tensor& scores) {
   for (int64_t i = 0; i < scores.size(0); ++i) {
-    std::vector<int64_t> order(static_cast<size_t>((i + 1) / kPool));
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return scores[i][a].item<double>() > scores[i][b].item<double>();
-    });
-    for (size_t place = kMost; place < order.size(); ++place) closed[i][order[place]].fill_(true);
+    const int64_t whole = (i + 1) / kPool;
+    double worst_open = 1e30, best_closed = -1e30;
+    int64_t count = 0;
+    for (int64_t p = 0; p < closed.size(1); ++p) {
+      const bool is_closed = closed[i][p].item<bool>();
+      count += is_closed ? 1 : 0;
+      if (p >= whole) {
+        EXPECT_FALSE(is_closed) << i << " " << p;
+      } else if (is_closed) {
+        best_closed = std::max(best_closed, scores[i][p].item<double>());
+      } else {
+        worst_open = std::min(worst_open, scores[i][p].item<double>());
+      }
+    }
+    EXPECT_EQ(count, std::max<int64_t>(0, whole - kMost)) << i;
+    EXPECT_LE(best_closed, worst_open + 1e-6) << i;
   }
-  return closed;
 }
 
 class KeyIndexerTest : public testing::TestWithParam<KeyIndexerSpec::Kind> {
@@ -119,16 +127,10 @@ TEST_P(KeyIndexerTest, EqualsTheFormulaInEveryRowOfAPack) {
   const BatchContext context = make_batch_context({11, 11, 4, 14}, ropes_);
   const at::Tensor closed = indexer->choose(indexer->project(x_), latent_, context);
   ASSERT_EQ(closed.sizes(), at::IntArrayRef({kTokens, 14 / kPool}));
-  bool any = false;
   for (const auto& [begin, length] : {std::pair<int64_t, int64_t>{0, 11}, {11, 11}, {22, 4}, {26, 14}}) {
-    const at::Tensor expected =
-        naive_closed(naive_scores(x_.narrow(0, begin, length), latent_.narrow(0, begin, length)));
-    const at::Tensor found = closed.narrow(0, begin, length);
-    EXPECT_TRUE(found.narrow(1, 0, length / kPool).equal(expected)) << begin;
-    EXPECT_EQ(found.narrow(1, length / kPool, closed.size(1) - length / kPool).sum().item<int64_t>(), 0);
-    any = any || expected.any().item<bool>();
+    expect_best_open(closed.narrow(0, begin, length),
+                     naive_scores(x_.narrow(0, begin, length), latent_.narrow(0, begin, length)));
   }
-  EXPECT_TRUE(any);
 }
 
 TEST_P(KeyIndexerTest, RowsThatGrow) {
@@ -136,7 +138,7 @@ TEST_P(KeyIndexerTest, RowsThatGrow) {
   const int64_t whole = 14;
   const at::Tensor all = indexer->choose(indexer->project(x_.narrow(0, 0, whole)),
                                          latent_.narrow(0, 0, whole), make_batch_context({whole}, ropes_));
-  IndexedKvState state(0, whole);
+  IndexedKvState state(whole);
   for (int64_t begin = 0, count = 5; begin < whole; begin += count, count = 1) {
     BatchContext context = make_continuation({.begin = begin, .length = count, .whole = whole}, ropes_);
     context.states = {&state};
