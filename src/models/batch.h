@@ -28,9 +28,12 @@ struct BatchContext {
   std::vector<RowRun> runs;
   std::vector<std::vector<RopeTable>> rope;  // [rotary kind][run]
   int64_t tokens = 0;
+  at::Tensor ids{};  // i64 [tokens], for layers that look at the words themselves
   // What the layer that runs keeps of each run's earlier tokens, and adds these to; whoever drives sets it layer by layer.
   // Empty: rows stand alone (every past is 0).
   std::vector<MixerState*> states{};
+  // The choice of keys that goes from layer to layer (blocks/key_indexer.h), where the layer that runs hands it to its mixer.
+  at::Tensor* closed = nullptr;
   // Called with what a layer's parts produce ("mixer_out", "mlp_out"), when set: for comparisons with other forwards.
   std::function<void(std::string_view, const at::Tensor&)> tap;
 };

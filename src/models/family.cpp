@@ -188,7 +188,11 @@ std::unique_ptr<Mixer> make_mixer(const DecoderSpec& spec, const Weights& weight
       return std::make_unique<GatedDeltaNet>(weights, prefix + kLinearAttention, *spec.delta_net);
     return std::make_unique<KimiDeltaAttention>(weights, prefix + kAttention, *spec.kimi_delta);
   }
-  if (spec.latent) return std::make_unique<LatentAttention>(weights, prefix + kAttention, *spec.latent);
+  if (spec.latent) {
+    LatentAttentionSpec latent = *spec.latent;
+    latent.shares_index = !spec.shared_index.empty() && spec.shared_index[static_cast<size_t>(index)];
+    return std::make_unique<LatentAttention>(weights, prefix + kAttention, latent);
+  }
   return std::make_unique<Attention>(weights, prefix + kAttention,
                                      spec.attention[static_cast<size_t>(index)]);
 }

@@ -15,6 +15,8 @@
 #include "models/blocks/latent_attention.h"
 #include "models/blocks/layer.h"
 #include "models/blocks/mixture.h"
+#include "models/blocks/ngram_embedding.h"
+#include "models/blocks/residual_streams.h"
 #include "models/config.h"
 
 namespace gramian {
@@ -33,11 +35,16 @@ struct DecoderSpec {
   std::vector<RopeSpec> ropes;                // rotary kinds, which the layers' attention chooses from
   std::vector<AttentionSpec> attention;       // one per layer
   std::optional<LatentAttentionSpec> latent;  // stands for them in every layer
+  std::vector<bool> shared_index;  // layers that take over an earlier one's choice of keys; empty: none
   // Layers whose mixer is a delta rule, of one of the two kinds; one entry per layer, empty: none.
   std::vector<bool> recurrent;
   std::optional<GatedDeltaNetSpec> delta_net;  // under `linear_attn`
   std::optional<KimiDeltaSpec> kimi_delta;     // under `self_attn`
   std::optional<LayerNorms> recurrent_norms;   // where these layers have others
+  std::optional<StreamSpec>
+      streams;                      // instead of one residual stream; gated ones have a gate for a final norm
+  std::optional<NgramSpec> ngrams;  // under `ple`
+  std::vector<bool> ngram_layers;   // one entry per layer, empty: none
   MlpSpec mlp;
   std::string mlp_name = "mlp.";
   std::string mixture_name = "";     // of a mixture, where it differs

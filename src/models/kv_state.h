@@ -10,7 +10,7 @@
 
 namespace gramian {
 
-class KvState final : public MixerState {
+class KvState : public MixerState {
  public:
   // With `window` > 0 only what the next token can see is kept. `tokens_max`: the most tokens that a row will hold, which
   // bounds the memory; 0: not known.

@@ -43,6 +43,10 @@ bool head_is_embedding(const Checkpoint& checkpoint, const std::string& head, co
   return true;
 }
 
+bool has_final_gate(const DecoderSpec& spec) {
+  return spec.streams && spec.streams->kind == StreamSpec::Kind::gated;
+}
+
 Weights open_weights(const std::shared_ptr<const Checkpoint>& checkpoint, const ModelOptions& options) {
   const Weights weights(checkpoint, options.dtype, options.quantized, options.keep_experts);
   return options.headers == nullptr ? weights : weights.surveying(*options.headers);
@@ -60,7 +64,10 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& o
       head_(head_is_embedding(*checkpoint, head_name_, spec_, options)
                 ? embedding_
                 : weights_.stored(head_name_, {spec_.vocab, spec_.hidden})),
-      final_norm_(load_norm(weights_, prefix_ + "norm", {spec_.hidden}, spec_.norms.spec)) {
+      final_norm_(load_norm(weights_, has_final_gate(spec_) ? "" : prefix_ + "norm", {spec_.hidden},
+                            spec_.norms.spec)) {
+  if (has_final_gate(spec_))
+    final_gate_.emplace(weights_, prefix_ + "hyper_connection_mixer", *spec_.streams);
   if (family_.match_names != nullptr) family_.match_names(spec_, *checkpoint, prefix_);
 }
 
@@ -145,14 +152,25 @@ at::Tensor Model::pack_rows(const std::vector<TokenRow>& rows) const {
 BatchContext Model::context(const std::vector<TokenRow>& rows) const {
   std::vector<int64_t> lengths;
   for (const TokenRow& row : rows) lengths.push_back(static_cast<int64_t>(row.size()));
-  return make_batch_context(lengths, spec_.ropes);
+  BatchContext context = make_batch_context(lengths, spec_.ropes);
+  context.ids = pack_rows(rows);
+  return context;
 }
 
 at::Tensor Model::embed(const at::Tensor& ids) const {
-  const at::Tensor rows = embedding_.index_select(0, ids).to(dtype());
+  at::Tensor rows = embedding_.index_select(0, ids).to(dtype());
+  if (spec_.streams) rows = rows.repeat({1, spec_.streams->count});
   if (spec_.embedding_scale == 1.0) return rows;
   if (!spec_.round_embedding_scale) return rows.mul(spec_.embedding_scale);
   return rows.mul(tensor::full({1}, spec_.embedding_scale, dtype()));
+}
+
+at::Tensor Model::final_norm(const at::Tensor& hidden) const {
+  if (!spec_.streams) return final_norm_(hidden);
+  const StreamSpec& spec = *spec_.streams;
+  const at::Tensor streams = hidden.narrow(1, 0, spec.width()).contiguous();
+  if (final_gate_) return final_gate_->mixed(final_gate_->normed(streams));
+  return final_norm_(streams.view({hidden.size(0), spec.count, spec.hidden}).mean(1));
 }
 
 std::unique_ptr<DecoderLayer> Model::load_layer(int64_t index) const {

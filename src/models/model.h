@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "models/blocks/gated_streams.h"
 #include "models/family.h"
 
 namespace gramian {
@@ -57,7 +59,7 @@ class Model {
   at::Tensor pack_rows(const std::vector<TokenRow>& rows) const;
   BatchContext context(const std::vector<TokenRow>& rows) const;
 
-  // ids [tokens] -> [tokens, hidden], scaled as the family does.
+  // ids [tokens] -> [tokens, hidden], scaled as the family does; one copy for each residual stream.
   at::Tensor embed(const at::Tensor& ids) const;
   // Materializes one layer.
   std::unique_ptr<DecoderLayer> load_layer(int64_t index) const;
@@ -66,7 +68,8 @@ class Model {
   // Has the system read the layer's stored tensors from the disk meanwhile.
   void read_ahead_layer(int64_t index) const;
   void drop_embedding() const;
-  at::Tensor final_norm(const at::Tensor& hidden) const { return final_norm_(hidden); }
+  // What the last layer gives -> [tokens, hidden].
+  at::Tensor final_norm(const at::Tensor& hidden) const;
   // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32 in chunks of the vocabulary; no more than a chunk of
   // the head exists in another type than its stored one.
   at::Tensor logits(const at::Tensor& normed) const;
@@ -81,6 +84,7 @@ class Model {
   at::Tensor embedding_;  // [vocab, hidden], as stored
   at::Tensor head_;       // [vocab, hidden], as stored
   Norm final_norm_;
+  std::optional<StreamGate> final_gate_;
 };
 
 // "auto", "float32", "bfloat16", "float16" -> type; auto is bf16 where the CPU multiplies it, else f32. Throws

@@ -25,11 +25,17 @@ Weights Weights::surveying(Survey& survey) const {
   return copy;
 }
 
-const StoredTensor* Weights::checked(const std::string& name, const std::vector<int64_t>& shape) const {
+const StoredTensor* Weights::checked(const std::string& name, const std::vector<int64_t>& shape,
+                                     bool integers) const {
   try {
     const StoredTensor& stored = checkpoint_->tensor(name, shape);
-    if (stored.dtype != DType::f32 && stored.dtype != DType::f16 && stored.dtype != DType::bf16 &&
-        stored.dtype != DType::f64) {
+    if (integers && stored.dtype != DType::i64) {
+      throw Error(ErrorKind::corrupt_data, checkpoint_->folder().string(),
+                  str("tensor '", name, "' has type ", dtype_name(stored.dtype), ", expected I64"),
+                  "fetch the file again");
+    }
+    if (!integers && stored.dtype != DType::f32 && stored.dtype != DType::f16 &&
+        stored.dtype != DType::bf16 && stored.dtype != DType::f64) {
       throw Error(
           ErrorKind::unsupported, checkpoint_->folder().string(),
           str("tensor '", name, "' has type ", dtype_name(stored.dtype), ", expected F32, F16 or BF16"),
@@ -45,6 +51,11 @@ const StoredTensor* Weights::checked(const std::string& name, const std::vector<
 
 at::Tensor Weights::stored(const std::string& name, const std::vector<int64_t>& shape) const {
   const StoredTensor* found = checked(name, shape);
+  return found == nullptr || survey_ != nullptr ? at::Tensor() : found->to_tensor();
+}
+
+at::Tensor Weights::integers(const std::string& name, const std::vector<int64_t>& shape) const {
+  const StoredTensor* found = checked(name, shape, true);
   return found == nullptr || survey_ != nullptr ? at::Tensor() : found->to_tensor();
 }
 

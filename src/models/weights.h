@@ -40,6 +40,8 @@ class Weights {
   at::Tensor stored(const std::string& name, const std::vector<int64_t>& shape) const;
   // The same in the model's dtype; zero-copy when it is stored so.
   at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
+  // A stored I64 tensor; throws as above for another shape or type.
+  at::Tensor integers(const std::string& name, const std::vector<int64_t>& shape) const;
   // Module `name` with weight [out, in] and, with `bias`, bias [out].
   Linear linear(const std::string& name, int64_t in, int64_t out, bool bias,
                 const StoredWeight& where = {}) const;
@@ -51,7 +53,8 @@ class Weights {
 
  private:
   // The tensor's entry; null, with the problem written down, where a survey finds one. Reads no values.
-  const StoredTensor* checked(const std::string& name, const std::vector<int64_t>& shape) const;
+  const StoredTensor* checked(const std::string& name, const std::vector<int64_t>& shape,
+                              bool integers = false) const;
   std::shared_ptr<const Checkpoint> checkpoint_;
   at::ScalarType dtype_;
   QuantizedLinearFactory quantized_;

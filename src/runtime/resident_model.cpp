@@ -70,6 +70,7 @@ LayerStates ResidentModel::make_states(int64_t tokens_max) const {
 }
 
 at::Tensor ResidentModel::forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states) {
+  context.ids = ids;
   at::Tensor hidden = model_.embed(ids);
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (!states.empty()) context.states = {states[i].get()};

@@ -155,13 +155,16 @@ at::Tensor tanh(const at::Tensor& x) {
 
 namespace {
 
-// [L, S]: whether a key is visible to a query; queries are of the last L of S positions.
-at::Tensor visible_keys(const at::Tensor& q, const at::Tensor& k, int64_t window) {
+// [L, S], with closed keys [B, 1, L, S]: whether a query reads a key; queries are of the last L of S positions.
+at::Tensor visible_keys(const at::Tensor& q, const at::Tensor& k, const AttentionRule& rule) {
   const at::Tensor position = at::arange(k.size(2), at::kLong);
   const at::Tensor query = position.narrow(0, k.size(2) - q.size(2), q.size(2));
   const at::Tensor distance = query.unsqueeze(1).sub(position.unsqueeze(0));
-  const at::Tensor past = distance.ge(0);
-  return window > 0 ? past.logical_and(distance.lt(window)) : past;
+  at::Tensor visible = distance.ge(0);
+  if (rule.window > 0) visible = visible.logical_and(distance.lt(rule.window));
+  if (!rule.closed.defined()) return visible;
+  const int64_t gone = rule.closed.size(2) - k.size(2);
+  return visible.logical_and(rule.closed.narrow(2, gone, k.size(2)).logical_not()).unsqueeze(1);
 }
 
 // Fused attention neither caps its scores nor knows sinks. One row and one head of k and v at a time, so that few scores exist
@@ -169,14 +172,14 @@ at::Tensor visible_keys(const at::Tensor& q, const at::Tensor& k, int64_t window
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const AttentionRule& rule) {
   const int64_t group = q.size(1) / k.size(1);
-  const at::Tensor hidden = visible_keys(q, k, rule.window).logical_not();
+  const at::Tensor hidden = visible_keys(q, k, rule).logical_not();
   at::Tensor out = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   for (int64_t b = 0; b < q.size(0); ++b) {
     for (int64_t h = 0; h < k.size(1); ++h) {
       const at::Tensor query = q[b].narrow(0, h * group, group).to(at::kFloat);
       at::Tensor scores = query.matmul(k[b][h].to(at::kFloat).t()).mul_(rule.scale);
       if (rule.softcap > 0) scores = tensor::tanh(scores.div_(rule.softcap)).mul_(rule.softcap);
-      scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+      scores.masked_fill_(hidden.dim() == 4 ? hidden[b] : hidden, -std::numeric_limits<double>::infinity());
       at::Tensor weights;
       if (rule.sinks.defined()) {
         const at::Tensor sink = rule.sinks.narrow(0, h * group, group).view({group, 1, 1});
@@ -203,9 +206,11 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const 
   if (rule.softcap > 0 || rule.sinks.defined()) return plain_attention(q, k, v, rule);
   const bool grouped = q.size(1) != k.size(1);
   if (length == 1) {
-    // One query sees all of them; the heads of a group are queries to the same keys.
+    // One query sees all keys that are not closed; the heads of a group are queries to the same keys.
+    std::optional<at::Tensor> mask;
+    if (rule.closed.defined()) mask = visible_keys(q, k, rule);
     const at::Tensor query = q.reshape({q.size(0), k.size(1), q.size(1) / k.size(1), q.size(3)});
-    return at::scaled_dot_product_attention(query, k, v, std::nullopt, 0.0, false, rule.scale)
+    return at::scaled_dot_product_attention(query, k, v, mask, 0.0, false, rule.scale)
         .reshape({q.size(0), q.size(1), 1, v.size(3)});
   }
   if (v.size(3) < q.size(3)) {
@@ -213,11 +218,10 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const 
     const at::Tensor wide = at::constant_pad_nd(v, {0, q.size(3) - v.size(3)});
     return causal_attention(q, k, wide, rule).narrow(-1, 0, v.size(3));
   }
-  if (seen == length && (rule.window <= 0 || rule.window >= length)) {
+  if (!rule.closed.defined() && seen == length && (rule.window <= 0 || rule.window >= length)) {
     return at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, true, rule.scale, grouped);
   }
-  return at::scaled_dot_product_attention(q, k, v, visible_keys(q, k, rule.window), 0.0, false, rule.scale,
-                                          grouped);
+  return at::scaled_dot_product_attention(q, k, v, visible_keys(q, k, rule), 0.0, false, rule.scale, grouped);
 }
 
 std::optional<at::Tensor> cholesky(const at::Tensor& matrix) {

@@ -42,6 +42,8 @@ struct AttentionRule {
   int64_t window = 0;     // position j is visible to i when j <= i and, with window > 0, j > i - window
   double softcap = 0;     // with softcap > 0 scores become softcap · tanh(score / softcap)
   at::Tensor sinks = {};  // f32 [heads]: a further score in each softmax, which has no value; undefined: none
+  // bool [B, L, S]: visible keys that a query leaves out, though never all of them; undefined: none
+  at::Tensor closed = {};
 };
 // q [B, heads, L, d], k [B, kv_heads, S, d], v [B, kv_heads, S, e <= d], heads % kv_heads == 0 -> [B, heads, L, e]. Keys and
 // values are of S positions, queries of the last L <= S of them.

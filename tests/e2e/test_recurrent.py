@@ -5,6 +5,7 @@ import unittest
 import gramian_e2e as e2e
 from gramian_e2e import random_rows, read_model, read_safetensors, write_rows
 from tiny_recurrent import RECURRENT, TinyRecurrent
+from tiny_streams import STREAM_MODELS, TinyStreams
 
 
 class Recurrent(e2e.GramianTestCase):
@@ -37,11 +38,11 @@ class Recurrent(e2e.GramianTestCase):
         self.assertLess(max(abs(a - b) for a, b in zip(together, alone)), 1e-3)
 
     def test_every_architecture(self):
-        for kind in RECURRENT:
-            with self.subTest(kind):
-                self.folder = self.path(kind)
+        for tiny in [TinyRecurrent(kind) for kind in RECURRENT] + [TinyStreams(kind) for kind in STREAM_MODELS]:
+            with self.subTest(tiny.kind):
+                self.folder = self.path(tiny.kind)
                 self.folder.mkdir()
-                self.there_and_back(TinyRecurrent(kind))
+                self.there_and_back(tiny)
                 self.folder = self.folder.parent
 
     def test_calibration_orders(self):
@@ -54,6 +55,20 @@ class Recurrent(e2e.GramianTestCase):
             report = self.quantize(model, self.path(order), "--sequential", order, calibration=self.rows)
             self.assertEqual(len(report["modules"]), len(tiny.linears))
 
+    def test_streams_between_layers(self):
+        """Whatever carries several streams, and the keys that one layer picks for the next, to the next layer."""
+        for kind in STREAM_MODELS:
+            tiny = TinyStreams(kind)
+            model = tiny.write(self.path(kind))
+            self.quantize(model, self.path(kind + "suspend"), "--activations", "suspend", "--batch", 2, calibration=self.rows)
+            for way in ("spill", "replay"):
+                self.quantize(model, self.path(kind + way), "--activations", way, "--batch", 2, "--threads", 2,
+                              calibration=self.rows)
+                self.assertEqual(read_model(self.path(kind + way)), read_model(self.path(kind + "suspend")))
+            for order in ("layer", "none"):
+                report = self.quantize(model, self.path(kind + order), "--sequential", order, calibration=self.rows)
+                self.assertEqual(len(report["modules"]), len(tiny.linears))
+
     def test_settings_as_the_makers_of_kimi_linear_nest_them(self):
         plain, nested = TinyRecurrent("kimi_linear"), TinyRecurrent("kimi_linear")
         for key in ("layer_types", "mlp_layer_types", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"):
@@ -61,6 +76,14 @@ class Recurrent(e2e.GramianTestCase):
         nested.config.update(first_k_dense_replace=1, linear_attn_config={
             "full_attn_layers": [2], "kda_layers": [1], "head_dim": 64, "num_heads": 2, "short_conv_kernel_size": 4})
         self.assertEqual(self.logits(plain.write(self.path("plain"))), self.logits(nested.write(self.path("nested"))))
+
+    def test_ngrams_that_do_not_fit_their_table(self):
+        tiny = TinyStreams("qwen4_exp_text")
+        name = next(name for name in tiny.tensors if name.endswith("ngram_heads_offsets"))
+        tiny.tensors[name] = e2e.tensor("I64", [4], [0, 41, 84, 1 << 40])
+        self.refused_job(tiny.write(self.path("offsets")), says=("ngram_embedding", str(1 << 40)))
+        tiny.tensors[name] = e2e.tensor("BF16", [4], [0, 41, 84, 131])
+        self.refused_job(tiny.write(self.path("types")), says=("ngram_heads_offsets", "I64"))
 
     def test_settings_that_are_refused(self):
         for change, says in (({"hidden_act": "gelu"}, "beside linear attention"),

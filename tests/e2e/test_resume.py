@@ -9,6 +9,7 @@ import unittest
 
 import gramian_e2e as e2e
 from gramian_e2e import BINARY, REPORT, TinyMixture, TinyModel, digests, random_rows, write_rows
+from tiny_streams import TinyStreams
 
 LAYERS = 5
 KILLS = int(os.environ.get("GRAMIAN_SOAK", 24))
@@ -26,6 +27,8 @@ class Interrupted(e2e.GramianTestCase):
         super().setUpClass()
         cls.model = TinyModel(vocab=64, layers=LAYERS).write(cls.top / "model")
         cls.mixture = TinyMixture(layers=4, vocab=64).write(cls.top / "mixture")
+        # Its last layer takes over the keys that the second one picks.
+        cls.streams = TinyStreams("glm5_next").write(cls.top / "streams")
         cls.rows = write_rows(cls.top / "rows.safetensors", random_rows(24, 120, vocab=64))
 
     def command(self, out, *flags, model=None, calibration=None):
@@ -100,7 +103,8 @@ class Interrupted(e2e.GramianTestCase):
                                    ("none", ("--sequential", "none"), self.model),
                                    ("compat", ("--compat", "gptqmodel"), self.model),
                                    ("spill", ("--activations", "spill"), self.model),
-                                   ("mixture", (), self.mixture), ("bf16", ("--dtype", "bfloat16"), self.mixture)):
+                                   ("mixture", (), self.mixture), ("streams", (), self.streams),
+                                   ("bf16", ("--dtype", "bfloat16"), self.mixture)):
             with self.subTest(name):
                 expected, base = self.unbroken(*flags, name=name, model=model)
                 for keep in (True, False):

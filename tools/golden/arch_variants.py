@@ -27,6 +27,31 @@ GPT_OSS = {**BASE, "architectures": ["GptOssForCausalLM"], "model_type": "gpt_os
 LLAMA4 = {**BASE, "architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "head_dim": 16,
           "num_hidden_layers": 4, "num_local_experts": 5, "num_experts_per_tok": 1, "intermediate_size": 20,
           "intermediate_size_mlp": 40, "attention_chunk_size": 7, "floor_scale": 5, "interleave_moe_layer_step": 2}
+# Small, as they go into the tree: rows are longer than what an indexer lets a token read.
+STREAMS = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 80,
+           "max_position_embeddings": 64, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+           "moe_intermediate_size": 8, "num_experts_per_tok": 2}
+GLM5 = {"architectures": ["Glm5NextForConditionalGeneration"], "model_type": "glm5_next", "tie_word_embeddings": False,
+        "image_token_id": 75, "video_token_id": 76, "image_start_token_id": 77, "image_end_token_id": 78,
+        "video_start_token_id": 79, "video_end_token_id": 74,
+        "text_config": {
+            **STREAMS, "model_type": "glm5_next_text", "num_key_value_heads": 2, "pad_token_id": 0, "intermediate_size": 12,
+            "layer_types": ["linear_attention", "indexed_attention", "indexed_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse"], "indexer_types": ["full", "full", "shared"],
+            "linear_head_dim": 8, "linear_num_heads": 2, "linear_lower_bound": -5.0, "q_lora_rank": 12, "kv_lora_rank": 8,
+            "qk_nope_head_dim": 6, "v_head_dim": 6, "n_routed_experts": 3, "swiglu_limit": 2.0, "hc_mult": 2,
+            "hc_sinkhorn_iters": 4, "index_head_dim": 8, "index_n_heads": 2, "index_kpool": 4, "index_topk": 8},
+        "vision_config": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "image_size": 8, "patch_size": 2,
+                          "spatial_merge_size": 1, "temporal_patch_size": 1, "out_hidden_size": 16,
+                          "projection_intermediate_size": 8}}
+QWEN4 = {**STREAMS, "architectures": ["Qwen4ExpForCausalLM"], "model_type": "qwen4_exp_text", "num_key_value_heads": 1,
+         "head_dim": 8, "num_experts": 3, "shared_expert_intermediate_size": 8,
+         "layer_types": ["linear_attention", "linear_attention", "indexed_attention"],
+         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+         "linear_key_head_dim": 4, "linear_value_head_dim": 6, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+         "hc_count": 2, "hc_lowrank": 4, "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8,
+         "indexer_budget": 8, "indexer_compress_ratio": 4, "ple_layer_ids": [2], "ple_embed_dim": 8, "heads_per_ngram": 2,
+         "ngram_vocab_size_base": 20, "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 2}
 PUBLISHED = {"published": True}
 
 
@@ -148,3 +173,13 @@ def mixture_variants(add, rope, old_rope):
     add("llama4_text-llama3", LLAMA4, rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                            original_max_position_embeddings=16), rope("default", 500000.0))
     add("llama4_text-bias-chunk", LLAMA4, {"attention_bias": True, "attention_chunk_size": 24}, {"attention_chunk_size": 7})
+
+
+def stream_variants(add, narrow):
+    text = GLM5["text_config"]
+    add("glm5_next-small", GLM5, {}, {"text_config": {**text, "index_topk": 24}}, stored=narrow, **PUBLISHED)
+    add("glm5_next-four-streams", GLM5, {"text_config": {**text, "hc_mult": 4, "hc_sinkhorn_iters": 1, "index_kpool": 2,
+                                                         "linear_lower_bound": None}}, **PUBLISHED)
+    add("qwen4_exp_text-small", QWEN4, {}, {"indexer_budget": 24}, stored=narrow, **PUBLISHED)
+    add("qwen4_exp_text-sigmoid-gate", QWEN4, {"output_gate_type": "sigmoid", "ple_layer_ids": [1, 2], "ngram_size": 2,
+                                               "hc_count": 3}, {"output_gate_type": None}, **PUBLISHED)

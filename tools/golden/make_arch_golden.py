@@ -169,6 +169,7 @@ def variants():
     wrapped_variants(add)
     arch_variants.dense_variants(add, rope, old_rope)
     arch_variants.mixture_variants(add, rope, old_rope)
+    arch_variants.stream_variants(add, torch.bfloat16)
     return table
 
 
@@ -321,10 +322,13 @@ def random_state(model, seed):
     state = {}
     for name, tensor in model.state_dict().items():
         noise = torch.randn(tensor.shape, generator=generator)
-        if name.endswith("bias") or tensor.dim() < 2 and "norm" not in name:
+        if not tensor.is_floating_point():
+            state[name] = tensor
+        elif name.endswith("bias") or tensor.dim() < 2 and "norm" not in name:
             state[name] = 0.2 * noise
         elif "norm" in name:
-            state[name] = (0 if gemma else 1) + 0.2 * noise
+            offset = gemma or text.model_type.startswith("qwen4") and not name.endswith("linear_attn.norm.weight")
+            state[name] = (0 if offset else 1) + 0.2 * noise
         elif "embed" in name:
             state[name] = noise / (text.hidden_size ** 0.5 if gemma else 1)
         else:
@@ -403,15 +407,17 @@ def forward(model, ids):
         with_kwargs=True))
     for i, layer in enumerate(layers):
         hooks.append(layer.register_forward_hook(keep(f"hidden.{i + 1}", lambda _i, output: output)))
-        hooks.append(layer.self_attn.register_forward_hook(keep(f"mixer_out.{i}", lambda _i, output: output)))
+        mixer = layer.linear_attn if hasattr(layer, "linear_attn") else layer.self_attn
+        hooks.append(mixer.register_forward_hook(keep(f"mixer_out.{i}", lambda _i, output: output)))
         mlp = layer.feed_forward if hasattr(layer, "feed_forward") else layer.mlp
         hooks.append(mlp.register_forward_hook(keep(f"mlp_out.{i}", lambda _i, output: output)))
-    hooks.append(text.norm.register_forward_hook(keep("final_norm", lambda _i, output: output)))
+    norm = text.norm if hasattr(text, "norm") else text.hyper_connection_mixer
+    hooks.append(norm.register_forward_hook(keep("final_norm", lambda _i, output: output)))
     found["logits"] = model(input_ids=ids, use_cache=False).logits
     for hook in hooks:
         hook.remove()
     # Mixtures may give their tokens without rows.
-    shape = found["hidden.0"].shape
+    shape = (*ids.shape, text.config.hidden_size)
     return {name: (tensor.view(shape) if name.startswith("mlp_out") else tensor).float().contiguous()
             for name, tensor in found.items()}
 
@@ -444,7 +450,8 @@ def make(folder, config, without, options, seed):
     for start, stored in options.get("rename", {}).items():
         state = {stored + name.removeprefix(start) if name.startswith(start) else name: tensor
                  for name, tensor in state.items()}
-    state = {name: tensor.to(options.get("stored", torch.float32)) for name, tensor in state.items()}
+    state = {name: tensor.to(options.get("stored", torch.float32)) if tensor.is_floating_point() else tensor
+             for name, tensor in state.items()}
     write_weights(folder, {name: tensor.clone() for name, tensor in state.items()}, options.get("shards", 1))
 
     # Below the ids that stand for images.

@@ -56,12 +56,19 @@ Attention::Attention(const Weights& weights, const std::string& prefix, const At
   }
   if (spec.sinks) sinks_ = weights.tensor(prefix + "sinks", {spec.heads});
   if (sinks_.defined()) sinks_ = sinks_.to(at::kFloat);
+  if (spec.index) indexer_ = load_key_indexer(weights, prefix + "indexer.", *spec.index);
 }
 
 Task<at::Tensor> Attention::forward(at::Tensor x, const BatchContext& batch) {
+  at::Tensor index;
+  if (indexer_) index = indexer_->project(x);
   std::vector<at::Tensor> projected = co_await linears(std::move(x), qkv_);
   Qkv parts = split(projected);
-  at::Tensor mixed = attend(parts, batch);
+  at::Tensor closed;
+  if (indexer_) closed = indexer_->choose(index, {}, batch);
+  at::Tensor mixed = attend(parts, closed, batch);
+  index.reset();
+  closed.reset();
   if (spec_.gated) mixed.mul_(tensor::sigmoid(parts.gate));
   parts = {};
   projected.clear();
@@ -89,7 +96,7 @@ Attention::Qkv Attention::split(const std::vector<at::Tensor>& projected) const 
   return found;
 }
 
-at::Tensor Attention::attend(const Qkv& all, const BatchContext& batch) const {
+at::Tensor Attention::attend(const Qkv& all, const at::Tensor& closed, const BatchContext& batch) const {
   at::Tensor out = tensor::empty({batch.tokens, spec_.heads * spec_.head_dim}, all.q.scalar_type());
   for (size_t i = 0; i < batch.runs.size(); ++i) {
     const RowRun& run = batch.runs[i];
@@ -106,7 +113,8 @@ at::Tensor Attention::attend(const Qkv& all, const BatchContext& batch) const {
       GRAMIAN_CHECK(state != nullptr, "another layer's state");
       std::tie(part.k, part.v) = state->append(part.k, part.v);
     }
-    heads(out, spec_.heads).copy_(visible(part, run.past + run.length));
+    const at::Tensor left_out = closed.defined() ? closed_keys(closed, run, spec_.index->pool) : closed;
+    heads(out, spec_.heads).copy_(visible(part, run.past + run.length, left_out));
   }
   return out;
 }
@@ -136,9 +144,12 @@ Attention::Qkv Attention::positioned(const Qkv& heads, const RowRun& run, const 
   return found;
 }
 
-at::Tensor Attention::visible(const Qkv& heads, int64_t end) const {
-  const tensor::AttentionRule rule{
-      .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap, .sinks = sinks_};
+at::Tensor Attention::visible(const Qkv& heads, int64_t end, const at::Tensor& closed) const {
+  const tensor::AttentionRule rule{.scale = spec_.scale,
+                                   .window = spec_.window,
+                                   .softcap = spec_.softcap,
+                                   .sinks = sinks_,
+                                   .closed = closed};
   if (spec_.chunk == 0) return tensor::causal_attention(heads.q, heads.k, heads.v, rule);
   // Each chunk is a row of its own.
   const int64_t first_query = end - heads.q.size(2), first_key = end - heads.k.size(2);
@@ -154,6 +165,7 @@ at::Tensor Attention::visible(const Qkv& heads, int64_t end) const {
 }
 
 std::unique_ptr<MixerState> Attention::make_state(int64_t tokens_max) const {
+  if (indexer_) return std::make_unique<IndexedKvState>(tokens_max);
   // Within a chunk nothing is visible that a window of its length would not show.
   return std::make_unique<KvState>(std::max(spec_.window, spec_.chunk), tokens_max);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/blocks/key_indexer.h"
 #include "models/blocks/mixer.h"
 #include "models/blocks/norm.h"
 
@@ -47,9 +48,10 @@ struct AttentionSpec {
   int64_t window = 0;  // i - window < j; 0: any
   int64_t chunk = 0;   // ⌊i / chunk⌋ == ⌊j / chunk⌋; 0: any. Not both.
   std::optional<PositionScale> position_scale = {};
+  std::optional<KeyIndexerSpec> index = {};  // under `indexer`; not beside a window or chunks
 };
 
-// Pauses: {q, k, v} or {qkv}, {o}. Its state is keys and values.
+// Pauses: {q, k, v} or {qkv}, {o}. Its state is keys and values, and what an indexer keeps.
 class Attention final : public Mixer {
  public:
   Attention(const Weights& weights, const std::string& prefix, const AttentionSpec& spec);
@@ -62,16 +64,18 @@ class Attention final : public Mixer {
     at::Tensor gate = {};  // [tokens, heads · d] or undefined
   };
   Qkv split(const std::vector<at::Tensor>& projected) const;
-  // -> [tokens, heads · d].
-  at::Tensor attend(const Qkv& all, const BatchContext& batch) const;
+  // `closed` as KeyIndexer::choose gives it. -> [tokens, heads · d].
+  at::Tensor attend(const Qkv& all, const at::Tensor& closed, const BatchContext& batch) const;
   Qkv positioned(const Qkv& heads, const RowRun& run, const RopeTable* rope) const;
-  // q [rows, heads, L, d], k and v [rows, kv_heads, S, d], the last of them at position `end` - 1 of its row.
-  at::Tensor visible(const Qkv& heads, int64_t end) const;
+  // q [rows, heads, L, d], k and v [rows, kv_heads, S, d], the last of them at position `end` - 1 of its row; `closed` as
+  // tensor::AttentionRule has it.
+  at::Tensor visible(const Qkv& heads, int64_t end, const at::Tensor& closed) const;
   AttentionSpec spec_;
   std::vector<Linear> qkv_;  // three, or all as one
   Linear o_;
   Norm q_norm_, k_norm_;
   at::Tensor sinks_;  // f32 [heads] or undefined
+  std::unique_ptr<KeyIndexer> indexer_;
 };
 
 ModuleTree attention_modules(const std::string& prefix, const AttentionSpec& spec);

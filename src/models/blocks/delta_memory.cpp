@@ -21,14 +21,14 @@ class DeltaState final : public MixerState {
 
 }  // namespace
 
-at::Tensor causal_conv_silu(const at::Tensor& x, const at::Tensor& weight, at::Tensor& tail) {
-  const int64_t length = x.size(1), kernel = weight.size(1);
-  if (!tail.defined()) tail = tensor::zeros({x.size(0), kernel - 1, x.size(2)}, x.scalar_type());
+at::Tensor causal_conv_silu(const at::Tensor& x, const at::Tensor& weight, at::Tensor& tail, int64_t step) {
+  const int64_t length = x.size(1), kernel = weight.size(1), before = (kernel - 1) * step;
+  if (!tail.defined()) tail = tensor::zeros({x.size(0), before, x.size(2)}, x.scalar_type());
   const at::Tensor joined = tensor::cat({tail, x}, 1);
-  tail = joined.narrow(1, length, kernel - 1).clone();
+  tail = joined.narrow(1, length, before).clone();
   at::Tensor sum = joined.narrow(1, 0, length).to(at::kFloat).mul(weight.select(1, 0));
   for (int64_t j = 1; j < kernel; ++j)
-    sum.addcmul_(joined.narrow(1, j, length).to(at::kFloat), weight.select(1, j));
+    sum.addcmul_(joined.narrow(1, j * step, length).to(at::kFloat), weight.select(1, j));
   return tensor::silu(sum).to(x.scalar_type());
 }
 

@@ -25,10 +25,11 @@ struct DeltaSizes {
   int64_t values() const { return heads * value_dim; }
 };
 
-// silu(y) with y_t = Σ_j weight_j x_{t-K+1+j}, each channel on its own (K tokens). x [rows, T, channels], weight f32
-// [channels, K], `tail` [rows, K - 1, channels] the inputs before x, and afterwards the last ones; undefined: zeros. Summed in
-// f32, returned in x's type.
-at::Tensor causal_conv_silu(const at::Tensor& x, const at::Tensor& weight, at::Tensor& tail);
+// silu(y) with y_t = Σ_j weight_j x_{t-(K-1-j)·step}, each channel on its own (K tokens). x [rows, T, channels], weight f32
+// [channels, K], `tail` [rows, (K - 1)·step, channels] the inputs before x, and afterwards the last ones; undefined: zeros.
+// Summed in f32, returned in x's type.
+at::Tensor causal_conv_silu(const at::Tensor& x, const at::Tensor& weight, at::Tensor& tail,
+                            int64_t step = 1);
 
 class DeltaMemory {
  public:

@@ -21,20 +21,29 @@ LatentAttention::LatentAttention(const Weights& weights, const std::string& pref
   kv_b_ =
       weights.linear(prefix + "kv_b_proj", spec.kv_rank, spec.heads * (spec.nope_dim + spec.v_dim), false);
   o_ = weights.linear(prefix + "o_proj", spec.heads * spec.v_dim, spec.hidden, spec.bias);
+  if (spec.index && !spec.shares_index)
+    indexer_ = load_key_indexer(weights, prefix + "indexer.", *spec.index);
 }
 
 Task<at::Tensor> LatentAttention::forward(at::Tensor x, const BatchContext& batch) {
+  at::Tensor index, closed;
+  if (indexer_) index = indexer_->project(x);
+  if (spec_.shares_index && batch.closed != nullptr) closed = *batch.closed;
   std::vector<at::Tensor> down = co_await linears(std::move(x), q_, kv_a_);
   at::Tensor q = std::move(down[0]);
   if (spec_.q_rank > 0) {
     at::Tensor latent = q_norm_(q);
     q.reset();
+    if (indexer_) closed = indexer_->choose(index, latent, batch);
+    index.reset();
     std::vector<at::Tensor> up = co_await linears(std::move(latent), q_b_);
     q = std::move(up[0]);
   }
+  if (indexer_ && batch.closed != nullptr) *batch.closed = closed;
   at::Tensor latent = kv_norm_(down[1].narrow(1, 0, spec_.kv_rank));
   std::vector<at::Tensor> kv = co_await linears(std::move(latent), kv_b_);
-  at::Tensor mixed = attend(q, kv[0], down[1].narrow(1, spec_.kv_rank, spec_.rope_dim), batch);
+  at::Tensor mixed = attend(q, kv[0], down[1].narrow(1, spec_.kv_rank, spec_.rope_dim), closed, batch);
+  closed.reset();
   down.clear();
   kv.clear();
   q.reset();
@@ -43,7 +52,7 @@ Task<at::Tensor> LatentAttention::forward(at::Tensor x, const BatchContext& batc
 }
 
 at::Tensor LatentAttention::attend(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& rope_key,
-                                   const BatchContext& batch) const {
+                                   const at::Tensor& closed, const BatchContext& batch) const {
   const int64_t nope = spec_.nope_dim, turning = spec_.rope_dim;
   at::Tensor out = tensor::empty({batch.tokens, spec_.heads * spec_.v_dim}, q.scalar_type());
   for (size_t i = 0; i < batch.runs.size(); ++i) {
@@ -70,12 +79,16 @@ at::Tensor LatentAttention::attend(const at::Tensor& q, const at::Tensor& kv, co
       std::tie(k, v) = state->append(k, v);
     }
     heads(out, spec_.heads, spec_.v_dim)
-        .copy_(tensor::causal_attention(full_q, k, v, {.scale = spec_.scale}));
+        .copy_(tensor::causal_attention(
+            full_q, k, v,
+            {.scale = spec_.scale,
+             .closed = closed.defined() ? closed_keys(closed, run, spec_.index->pool) : closed}));
   }
   return out;
 }
 
 std::unique_ptr<MixerState> LatentAttention::make_state(int64_t tokens_max) const {
+  if (indexer_) return std::make_unique<IndexedKvState>(tokens_max);
   return std::make_unique<KvState>(0, tokens_max);
 }
 

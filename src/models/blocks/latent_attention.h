@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/blocks/key_indexer.h"
 #include "models/blocks/mixer.h"
 #include "models/blocks/norm.h"
 
@@ -24,6 +25,9 @@ struct LatentAttentionSpec {
   NormSpec norm = {};              // of the latents
   double scale = 1.0;              // of q·k
   std::optional<size_t> rope = 0;  // index into DecoderSpec::ropes; none: no position coding
+  // An indexer under `indexer`, which needs q_rank; or, with `shares_index`, the choice of the last layer that has one.
+  std::optional<KeyIndexerSpec> index = {};
+  bool shares_index = false;
   int64_t head_dim() const { return nope_dim + rope_dim; }
 };
 
@@ -36,13 +40,15 @@ class LatentAttention final : public Mixer {
   std::unique_ptr<MixerState> make_state(int64_t tokens_max) const override;
 
  private:
-  // q [tokens, heads · head_dim], kv [tokens, heads · (nope + v)], rope_key [tokens, rope_dim] -> [tokens, heads · v].
+  // q [tokens, heads · head_dim], kv [tokens, heads · (nope + v)], rope_key [tokens, rope_dim], `closed` as
+  // KeyIndexer::choose gives it -> [tokens, heads · v].
   at::Tensor attend(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& rope_key,
-                    const BatchContext& batch) const;
+                    const at::Tensor& closed, const BatchContext& batch) const;
   LatentAttentionSpec spec_;
   Linear q_;  // q_a_proj or q_proj
   Linear kv_a_, q_b_, kv_b_, o_;
   Norm q_norm_, kv_norm_;
+  std::unique_ptr<KeyIndexer> indexer_;
 };
 
 ModuleTree latent_attention_modules(const std::string& prefix, const LatentAttentionSpec& spec);

@@ -16,7 +16,7 @@ namespace gramian {
 class DecoderLayer {
  public:
   virtual ~DecoderLayer() = default;
-  // hidden [tokens, hidden] -> same shape. `batch` and the layer must outlive the task.
+  // hidden [tokens, width] -> what the next layer reads. `batch` and the layer must outlive the task.
   virtual Task<at::Tensor> forward(at::Tensor hidden, const BatchContext& batch) = 0;
   // An empty state of the mixer, as Mixer::make_state says.
   virtual std::unique_ptr<MixerState> make_state(int64_t tokens_max) const = 0;

@@ -16,6 +16,22 @@ void read_recurrent_layers(const ConfigReader& config, DecoderSpec& spec, const 
     spec.recurrent.push_back(type == kRecurrent);
 }
 
+nlohmann::ordered_json with_kimi_delta_sizes(const ConfigReader& config) {
+  nlohmann::ordered_json json = config.json();
+  const ConfigReader nested = config.object("linear_attn_config");
+  const auto take = [&](const char* own, const char* common) {
+    if (nested.has(own)) json[common] = nested.json().at(own);
+  };
+  take("head_dim", "linear_head_dim");
+  take("num_heads", "linear_num_heads");
+  take("short_conv_kernel_size", "linear_conv_kernel_dim");
+  for (const char* kind : {"key", "value"}) {
+    json[str("linear_", kind, "_head_dim")] = json.at("linear_head_dim");
+    json[str("linear_num_", kind, "_heads")] = json.at("linear_num_heads");
+  }
+  return json;
+}
+
 DeltaSizes read_delta_sizes(const ConfigReader& config, int64_t hidden) {
   constexpr int64_t kHeadsMax = 1 << 16, kDimMax = 1 << 14;
   const DeltaSizes sizes{.hidden = hidden,

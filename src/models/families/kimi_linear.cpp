@@ -19,31 +19,22 @@ constexpr char kDefaults[] = R"({
   "kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128,
   "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4, "first_k_dense_replace": 1})";
 
-// The settings under the names that other families have for them. Files of the model's makers nest those of the recurrent
-// layers under linear_attn_config, and count layers from 1 there.
+// The settings under the names that other families have for them.
 Json renamed(const ConfigReader& config) {
-  Json json = config.json();
-  const auto take = [&](const ConfigReader& from, const char* own, const char* common) {
-    if (from.has(own)) json[common] = from.json().at(own);
+  Json json = with_kimi_delta_sizes(config);
+  const auto take = [&](const char* own, const char* common) {
+    if (config.has(own)) json[common] = config.json().at(own);
   };
-  take(config, "num_experts", "n_routed_experts");
-  take(config, "num_experts_per_token", "num_experts_per_tok");
-  take(config, "num_expert_group", "n_group");
-  take(config, "num_shared_experts", "n_shared_experts");
-  take(config, "moe_renormalize", "norm_topk_prob");
-  const ConfigReader nested = config.object("linear_attn_config");
-  take(nested, "head_dim", "linear_head_dim");
-  take(nested, "num_heads", "linear_num_heads");
-  take(nested, "short_conv_kernel_size", "linear_conv_kernel_dim");
+  take("num_experts", "n_routed_experts");
+  take("num_experts_per_token", "num_experts_per_tok");
+  take("num_expert_group", "n_group");
+  take("num_shared_experts", "n_shared_experts");
+  take("moe_renormalize", "norm_topk_prob");
   json["head_dim"] = config.integer("qk_nope_head_dim") + config.integer("qk_rope_head_dim", 0);
-  for (const char* kind : {"key", "value"}) {
-    json[str("linear_", kind, "_head_dim")] = json.at("linear_head_dim");
-    json[str("linear_num_", kind, "_heads")] = json.at("linear_num_heads");
-  }
   return json;
 }
 
-// Whether layer `index` has latent attention, where layer_types does not say it.
+// Whether layer `index` has latent attention, where layer_types does not say it. Files of the model's makers count from 1.
 bool is_full(const ConfigReader& config, int64_t index) {
   const ConfigReader nested = config.object("linear_attn_config");
   if (!nested.has("full_attn_layers")) return index > 0 && index % 4 == 0;

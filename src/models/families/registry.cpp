@@ -20,6 +20,7 @@ const std::vector<Family>& families() {
       phi3(),         kimi_linear(),
       olmo_hybrid(),  qwen3_next(),
       qwen3_5_text(), qwen3_5_moe_text(),
+      glm5_next(),    qwen4_exp_text(),
   };
   return kFamilies;
 }

@@ -12,6 +12,7 @@ Family gemma();
 Family gemma2();
 Family gemma3_text();
 Family glm4_moe();
+Family glm5_next();
 Family gpt_oss();
 Family granite();
 Family kimi_linear();
@@ -30,6 +31,7 @@ Family qwen3_5_moe_text();
 Family qwen3_5_text();
 Family qwen3_moe();
 Family qwen3_next();
+Family qwen4_exp_text();
 Family stablelm();
 
 }  // namespace gramian

@@ -110,7 +110,12 @@ void check_folder(const fs::path& folder) {
   BatchContext context = model.context(rows);
   at::Tensor hidden = model.embed(model.pack_rows(rows));
   for (int64_t i = 0; i < model.spec().layers(); ++i) {
-    compare(str("hidden.", i), hidden);
+    // Streams end to end; behind them may stand what else goes to the next layer.
+    const std::string name = str("hidden.", i);
+    if (golden.contains(name)) {
+      const at::Tensor expected = golden.load(name).reshape({ids.numel(), -1});
+      expect_close(name, hidden.narrow(1, 0, expected.size(1)), expected, hidden_bound(expected));
+    }
     context.tap = [&](std::string_view part, const at::Tensor& value) { compare(str(part, ".", i), value); };
     const auto layer = model.load_layer(i);
     hidden = run(layer->forward(hidden, context));
