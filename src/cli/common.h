@@ -72,5 +72,6 @@ void add_demo(CLI::App& app);
 void add_report(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_probe(CLI::App& app);
 
 }  // namespace gramian::cli

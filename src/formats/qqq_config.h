@@ -16,6 +16,7 @@ struct ConfigFields {
   SolveOptions solve;
   std::string method;                // how the codes were chosen: "qqq" or "rtn"
   std::vector<std::string> skipped;  // full names of linear layers left unquantized
+  bool shared_inputs = true;         // whether modules that read one input were to share their Hessian
 };
 
 // The object as stored in config.json and, alone, in quantize_config.json.
