@@ -20,12 +20,12 @@ constexpr size_t kTextRows = 2;
 // Rows of different lengths over the whole vocabulary, always the same.
 std::vector<TokenRow> spread_rows(int64_t vocab) {
   std::vector<TokenRow> rows;
-  int64_t id = 1;
+  uint64_t id = 1;
   for (const int64_t length : {24, 7, 1}) {
     TokenRow& row = rows.emplace_back();
     for (int64_t i = 0; i < length; ++i) {
-      row.push_back(id % vocab);
-      id = (id * 6364136223846793005 + 1442695040888963407) & 0x7fffffff;
+      row.push_back(static_cast<int64_t>(id >> 33) % vocab);
+      id = id * 6364136223846793005 + 1442695040888963407;  // Knuth, MMIX
     }
   }
   return rows;
