@@ -79,5 +79,6 @@ void add_verify(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_imatrix(CLI::App& app);
 void add_convert(CLI::App& app);
+void add_probe(CLI::App& app);
 
 }  // namespace gramian::cli

@@ -44,11 +44,12 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("gramian ") + GRAMIAN_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "gramian VERB --help explains a verb. Exit codes: 0 done, 1 failed, 2 bad input, 3 verify found "
-      "problems, "
+      "gramian VERB --help explains a verb. Exit codes: 0 done, 1 failed, 2 bad input, 3 verify or "
+      "probe found problems, "
       "130 stopped.");
   gramian::cli::add_demo(app);
   gramian::cli::add_inspect(app);
+  gramian::cli::add_probe(app);
   gramian::cli::add_quantize(app);
   gramian::cli::add_imatrix(app);
   gramian::cli::add_convert(app);

@@ -122,6 +122,9 @@ void add_quantize(CLI::App& app) {
       "With --sequential none: keep the statistics of the original model in this file, or take them from it "
       "where it is there, so that other settings need no other forward");
   add_accumulation_flags(verb, flags->accumulation);
+  verb.add_flag_callback(
+      "--no-shared-inputs", [flags] { flags->job.shared_inputs = false; },
+      "Sum every linear layer's input by itself, also where several read one; the result is the same");
   verb.add_option(
           "--experts", flags->experts,
           "Tokens that an expert's statistics are taken of: routed = those sent to it, all = every one; "

@@ -106,6 +106,7 @@ class GptqFormat final : public LinearFormat {
       meta["damp_percent"] = solve.damp_percent;
       meta["damp_auto_increment"] = solve.damp_step;
       meta["static_groups"] = solve.static_groups;
+      meta["dedup_shared_inputs"] = fields.shared_inputs;
       meta["act_group_aware"] = solve.order == ColumnOrder::group_aware;
     }
     return config;

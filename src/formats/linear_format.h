@@ -51,7 +51,8 @@ struct QuantizationFields {
   std::string method;                // how the codes were chosen
   std::vector<std::string> skipped;  // full names of linear layers left unquantized
   std::vector<std::string>
-      plain;  // names of other modules that hold a matrix called .weight: routers, gates, the head
+      plain;                  // names of other modules that hold a matrix called .weight: routers, the head
+  bool shared_inputs = true;  // whether modules that read one input were to share their Hessian
 };
 
 class LinearFormat {

@@ -27,6 +27,7 @@ nlohmann::ordered_json quantization_config(const QuantizationFields& fields) {
     meta["damp_percent"] = fields.solve.damp_percent;
     meta["damp_auto_increment"] = fields.solve.damp_step;
     meta["static_groups"] = fields.solve.static_groups;
+    meta["dedup_shared_inputs"] = fields.shared_inputs;
   }
   return config;
 }

@@ -44,6 +44,19 @@ DecoderSpec Family::describe(const ConfigReader& config) const {
   return read({merged, text.where()});
 }
 
+Family Family::with_tree(std::initializer_list<const char*> parts) && {
+  std::string children;
+  for (const char* part : parts) children += (children.empty() ? "" : ", ") + std::string(part);
+  tree = LayerTree::parse(nlohmann::ordered_json::parse(R"(["model", "layers", "#", {)" + children + "}]"),
+                          model_type);
+  verified = true;
+  return std::move(*this);
+}
+
+bool Family::shares_inputs(const ConfigReader& config) const {
+  return verified && config.text_or("model_type", "") == model_type;
+}
+
 DecoderSpec describe_sizes(const ConfigReader& config) {
   DecoderSpec spec;
   spec.hidden = config.integer("hidden_size");

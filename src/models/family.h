@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "models/blocks/ngram_embedding.h"
 #include "models/blocks/residual_streams.h"
 #include "models/config.h"
+#include "models/sharing/layer_tree.h"
 
 namespace gramian {
 
@@ -66,6 +68,16 @@ struct Family {
   std::vector<std::string> other_types = {};  // further values of "model_type"
   // Fits the spec to the names that a checkpoint has, where those of a family differ. `prefix` begins those of the decoder.
   void (*match_names)(DecoderSpec& spec, const Checkpoint& checkpoint, const std::string& prefix) = nullptr;
+  // Which modules of a layer are calibrated together, and which of them read one input.
+  LayerTree tree = {};
+  // Inputs are shared only in models whose own type is `model_type`, never one of `other_types`, and only once `gramian probe`
+  // has found the tree true for every kind of layer of that type.
+  bool verified = false;
+
+  // Itself with the tree of these parts (families/trees.h), verified.
+  Family with_tree(std::initializer_list<const char*> parts) &&;
+  // Of the whole config.json: a text part inside another model is another type.
+  bool shares_inputs(const ConfigReader& config) const;
 
   // The spec that a config.json gives, its text_config if it has one.
   DecoderSpec describe(const ConfigReader& config) const;

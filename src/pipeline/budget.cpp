@@ -90,12 +90,14 @@ class Estimate {
 
   // Bytes of one open expert of the layer's mixture: weights and sums.
   static int64_t expert_bytes(const PauseProbe& pause, int lanes) {
-    return pause.expert_weight_bytes + 4 * pause.columns * pause.columns * partials(lanes);
+    return pause.expert_weight_bytes + sum_bytes(pause, lanes);
   }
 
  private:
   // A merge holds the result and one partial.
-  static int64_t partials(int lanes) { return std::max(lanes, 1); }
+  static int64_t sum_bytes(const PauseProbe& pause, int lanes) {
+    return 4 * pause.columns * pause.columns * std::max(lanes, 1) * pause.sums;
+  }
   int64_t scaled(double per_token, int64_t tokens) const {
     return static_cast<int64_t>(per_token * static_cast<double>(tokens));
   }
@@ -125,13 +127,13 @@ class Estimate {
   Moment taking(const Mode& mode, const LayerProbe& layer, const PauseProbe& pause, int64_t wave) const {
     Moment moment{pause.module, common(mode, layer, pause, wave)};
     moment.parts.push_back({"activations at work", working(layer)});
-    int64_t sums = 4 * pause.columns * pause.columns * partials(calibrator_.lanes);
+    int64_t sums = sum_bytes(pause, calibrator_.lanes);
     if (pause.expert) sums *= wave;
     // Everything of a layer is summed before anything is solved.
     if (calibrator_.sequential != Sequential::subset && !pause.expert) {
       sums = 0;
       for (const PauseProbe& other : layer.pauses) {
-        if (!other.expert) sums += 4 * other.columns * other.columns * partials(calibrator_.lanes);
+        if (!other.expert) sums += sum_bytes(other, calibrator_.lanes);
       }
     }
     moment.parts.push_back({"Hessians", sums});
@@ -139,8 +141,9 @@ class Estimate {
   }
   Moment solving(const Mode& mode, const LayerProbe& layer, const PauseProbe& pause, int64_t wave) const {
     Moment moment{pause.module, common(mode, layer, pause, wave)};
-    const int64_t square = pause.columns * pause.columns;
-    int64_t sums = 4 * square;
+    // One is merged, the pause's others wait.
+    int64_t sums = 4 * pause.columns * pause.columns;
+    if (pause.sums > 1) sums = sum_bytes(pause, calibrator_.lanes);
     if (pause.expert) sums *= wave;
     moment.parts.push_back({"Hessians", sums});
     moment.parts.push_back({"factor", factor_bytes(pause.columns)});
@@ -192,7 +195,8 @@ void add_seconds(BudgetPlan& plan, const std::vector<LayerProbe>& kinds, const s
       plan.solve_seconds += speed.solve_seconds(module.linear.out_features, module.linear.in_features);
     }
     for (const PauseProbe& pause : layer.pauses)
-      plan.factor_seconds += speed.factor_seconds(pause.columns) * static_cast<double>(pause.repeats);
+      plan.factor_seconds +=
+          speed.factor_seconds(pause.columns) * static_cast<double>(pause.repeats * pause.sums);
   }
 }
 
@@ -218,9 +222,7 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
       rows.begin(), rows.begin() + std::min<int64_t>(calibrator.batch, static_cast<int64_t>(rows.size())));
   for (size_t i = 0; i < modules.layers.size(); ++i) {
     const auto [found, fresh] = known.emplace(layer_signature(modules, i), kinds.size());
-    if (fresh)
-      kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules, calibrator.accumulation,
-                                  calibrator.all_experts));
+    if (fresh) kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules, calibrator));
     kind_of.push_back(found->second);
   }
   const SolveSpeed speed = measure_solve(model, modules, solve, pool);

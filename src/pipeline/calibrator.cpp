@@ -6,11 +6,11 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "base/digest.h"
 #include "base/interrupt.h"
-#include "pipeline/collected.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -67,7 +67,14 @@ std::string to_text(Sequential sequential) {
 
 Calibrator::Calibrator(const Model& model, const std::vector<TokenRow>& rows,
                        const CalibratorOptions& options)
-    : model_(model), options_(options), activations_(batch_count(rows.size(), options.batch), options.spill) {
+    : model_(model),
+      options_(options),
+      sums_{.lanes = options.lanes,
+            .statistic = options.statistic,
+            .accumulation = options.accumulation,
+            .log = options.log,
+            .share = options.share},
+      activations_(batch_count(rows.size(), options.batch), options.spill) {
   GRAMIAN_CHECK(options.lanes > 0, "no lane");
   for (int lane = 0; lane < options.lanes; ++lane)
     pools_.push_back(std::make_unique<ThreadPool>(threads_per_lane(options)));
@@ -161,12 +168,13 @@ class Calibrator::LayerRun {
         declared_(calibrator.model_.module_names(index)),
         executions_(calibrator.hidden_.size()),
         pauses_(calibrator.hidden_.size(), nullptr),
-        products_(static_cast<size_t>(options_.lanes), 0) {}
+        products_(static_cast<size_t>(options_.lanes), 0),
+        accumulations_(static_cast<size_t>(options_.lanes), 0) {}
 
   // Pause by pause: all batches reach it, it is solved, all go on with the solved weights.
   void by_pause() {
     for (size_t step = 0; step == 0 || !ended(); ++step) {
-      Collected collected;
+      PauseSums collected(calibrator_.sums_);
       calibrator_.on_lanes([&](int lane, size_t batch) {
         reach(lane, batch, step);
         const Pause* pause = pauses_[batch];
@@ -189,7 +197,7 @@ class Calibrator::LayerRun {
   // One pass with the original weights takes the statistics of every pause. `again`: another one with the solved weights
   // makes the layer's output; otherwise the first one's is kept.
   void by_layer(bool again) {
-    std::deque<Collected> collected;
+    std::deque<PauseSums> collected;
     std::vector<size_t> steps(executions_.size(), 0);
     std::mutex grow;
     const std::vector<at::Tensor> inputs = again ? calibrator_.hidden_ : std::vector<at::Tensor>();
@@ -199,10 +207,10 @@ class Calibrator::LayerRun {
         for (advance(lane, batch); pauses_[batch] != nullptr; advance(lane, batch)) {
           if (pauses_[batch]->experts != nullptr) return;
           const size_t step = steps[batch]++;
-          Collected* at = nullptr;
+          PauseSums* at = nullptr;
           {
             const std::lock_guard lock(grow);
-            while (collected.size() <= step) collected.emplace_back();
+            while (collected.size() <= step) collected.emplace_back(calibrator_.sums_);
             at = &collected[step];
           }
           take(lane, batch, *pauses_[batch], *at);
@@ -211,7 +219,7 @@ class Calibrator::LayerRun {
       });
       if (!ended()) run_experts(again);
     } while (!ended());
-    for (Collected& pause : collected) solve(pause, false);
+    for (PauseSums& pause : collected) solve(pause, false);
     declared_.check_complete();
     if (!again) return;
     calibrator_.hidden_ = inputs;
@@ -223,10 +231,9 @@ class Calibrator::LayerRun {
     });
   }
 
-  int64_t products() const {
-    int64_t sum = 0;
-    for (const int64_t count : products_) sum += count;
-    return sum;
+  int64_t products() const { return std::accumulate(products_.begin(), products_.end(), int64_t{0}); }
+  int64_t accumulations() const {
+    return std::accumulate(accumulations_.begin(), accumulations_.end(), int64_t{0});
   }
 
  private:
@@ -267,10 +274,11 @@ class Calibrator::LayerRun {
     met_end_ = true;
   }
 
-  void take(int lane, size_t batch, const Pause& pause, Collected& collected) {
+  void take(int lane, size_t batch, const Pause& pause, PauseSums& collected) {
     if (!with_statistics_) return collected.meet(pause);
     try {
-      collected.add(lane, options_, pause, *calibrator_.pools_[static_cast<size_t>(lane)]);
+      const auto index = static_cast<size_t>(lane);
+      accumulations_[index] += collected.add(lane, pause, *calibrator_.pools_[index]);
     } catch (const Error& error) {
       const int64_t token = first_bad_token(pause.input);
       if (error.kind() != ErrorKind::numerical || token < 0) throw;
@@ -282,10 +290,10 @@ class Calibrator::LayerRun {
     }
   }
 
-  void solve(Collected& collected, bool expert) {
-    const PauseStatistics statistics = collected.merge(expert);
-    declared_.close(statistics.modules);
-    solver_(statistics);
+  void solve(PauseSums& collected, bool expert) {
+    declared_.close(collected.modules());
+    if (with_statistics_) return collected.each(expert, solver_);
+    solver_({.hessian = {}, .squares = {}, .modules = collected.modules(), .expert = expert});
   }
 
   // All batches stand at a mixture: its experts are opened, fed and solved a wave at a time, and their outputs added to each
@@ -322,10 +330,10 @@ class Calibrator::LayerRun {
       wave.push_back({e, bank.open(e), Executions(rows.size()), std::vector<Pause*>(rows.size(), nullptr)});
     // With the original weights to the end, when a whole layer's statistics come before its solution.
     const size_t steps = wave[0].mlp->pauses().size();
-    std::deque<Collected> collected;
+    std::deque<PauseSums> collected;
     for (size_t step = 0; step <= steps; ++step) {
       for (const OpenExpert& expert : wave) {
-        if (step < steps) collected.emplace_back(expert.mlp->pauses()[step]);
+        if (step < steps) collected.emplace_back(calibrator_.sums_, expert.mlp->pauses()[step]);
       }
       calibrator_.on_lanes([&](int lane, size_t batch) {
         for (size_t w = 0; w < wave.size(); ++w) {
@@ -339,7 +347,7 @@ class Calibrator::LayerRun {
       for (size_t w = 0; w < wave.size(); ++w) solve(collected[step * wave.size() + w], true);
     }
     if (options_.sequential != Sequential::subset) {
-      for (Collected& pause : collected) solve(pause, true);
+      for (PauseSums& pause : collected) solve(pause, true);
     }
     for (const OpenExpert& expert : wave) {
       if (keep) bank.keep(expert.index, expert.mlp);
@@ -373,7 +381,7 @@ class Calibrator::LayerRun {
   DeclaredPauses declared_;
   Executions executions_;
   std::vector<Pause*> pauses_;
-  std::vector<int64_t> products_;  // per lane
+  std::vector<int64_t> products_, accumulations_;  // per lane
   bool met_experts_ = false;
   std::atomic<bool> met_end_ = false;
 };
@@ -388,6 +396,7 @@ void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& sol
     run.by_layer(options_.sequential == Sequential::layer);
   }
   multiplications_ += run.products();
+  accumulations_ += run.accumulations();
 }
 
 std::vector<PlannedTensor> Calibrator::plan_hidden() const {

@@ -13,7 +13,7 @@
 
 #include "base/parallel.h"
 #include "models/model.h"
-#include "stats/accumulation.h"
+#include "pipeline/pause_sums.h"
 #include "tensor/activations.h"
 
 namespace gramian {
@@ -35,12 +35,6 @@ enum class Waiting {
   replay,   // only its layer input stays; it runs again from there to the next pause
 };
 
-// What is taken of the inputs of a pause.
-enum class Statistic {
-  hessian,     // 2/n Σ xxᵀ
-  importance,  // Σ x² per column
-};
-
 struct CalibratorOptions {
   int64_t batch = 8;  // rows per batch
   int lanes = 1;      // batch b runs on lane b mod lanes, one thread per lane
@@ -53,21 +47,12 @@ struct CalibratorOptions {
   int64_t expert_wave = 8;
   Statistic statistic = Statistic::hessian;
   AccumulationSettings accumulation = {};  // of Hessians
+  // Who has a sum of its own at each pause (SumOptions::share). The statistics are the same bytes.
+  decltype(SumOptions::share) share = {};
   // Each expert's statistics are taken of every token, not of those alone that are sent to it; what goes on to the next layer
   // is routed all the same.
   bool all_experts = false;
   Log* log = nullptr;  // gets the warnings of `accumulation`; may be null
-};
-
-// What is known of one pause once every batch has reached it.
-struct PauseStatistics {
-  at::Tensor hessian;  // f32 [in, in], 2/n Σ xxᵀ; undefined without tokens, and for another Statistic
-  at::Tensor squares;  // f64 [in], Σ x²; likewise
-  int64_t tokens = 0;  // those of an expert are its own, but with all_experts
-  std::vector<Linear*> modules;  // read the same input; the solver exchanges their `op`
-  bool expert = false;           // the modules belong to one expert of a mixture
-  double sum_seconds = 0;        // of the lanes together, to add the inputs to their sums
-  double merge_seconds = 0;
 };
 
 class Calibrator {
@@ -78,8 +63,8 @@ class Calibrator {
   Calibrator(const Model& model, const std::vector<TokenRow>& rows, const CalibratorOptions& options);
   ~Calibrator();
 
-  // Runs every batch through decoder layer `index`; `solve` is called once per pause, on the calling thread.
-  // `with_statistics` false: it gets the modules alone, and is to give them the weights that an earlier run has solved; the
+  // Runs every batch through decoder layer `index`; `solve` is called once per sum of a pause, on the calling thread.
+  // `with_statistics` false: once per pause, and it gets the modules alone, and is to give them the weights that an earlier run has solved; the
   // batches then end with the same bits as in that run.
   void run_layer(int64_t index, DecoderLayer& layer, const Solver& solve, bool with_statistics = true);
 
@@ -93,6 +78,8 @@ class Calibrator {
   int64_t tokens() const noexcept { return tokens_; }
   // Products of one batch with one linear layer made so far. Suspended batches make each once.
   int64_t linear_multiplications() const noexcept { return multiplications_; }
+  // Inputs of one batch added to one sum so far.
+  int64_t accumulations() const noexcept { return accumulations_; }
   int64_t batches() const noexcept { return static_cast<int64_t>(hidden_.size()); }
   const tensor::ActivationStore& activations() const noexcept { return activations_; }
 
@@ -102,12 +89,14 @@ class Calibrator {
   std::vector<PlannedTensor> plan_hidden() const;
   const Model& model_;
   CalibratorOptions options_;
+  SumOptions sums_;
   tensor::ActivationStore activations_;
   std::vector<std::unique_ptr<ThreadPool>> pools_;  // per lane, its share of the threads
   std::vector<BatchContext> contexts_;
   std::vector<at::Tensor> hidden_;  // per batch, the input of the next layer
   int64_t tokens_ = 0;
   int64_t multiplications_ = 0;
+  int64_t accumulations_ = 0;
 };
 
 }  // namespace gramian

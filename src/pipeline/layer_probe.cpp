@@ -24,11 +24,12 @@ class Clock {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-PauseProbe describe(const std::vector<Linear*>& modules) {
+PauseProbe describe(const std::vector<Linear*>& modules, const CalibratorOptions& calibrator) {
   PauseProbe probe;
   probe.module = modules[0]->name;
   probe.columns = modules[0]->in_features;
   for (const Linear* module : modules) probe.rows = std::max(probe.rows, module->out_features);
+  if (calibrator.share) probe.sums = static_cast<int64_t>(calibrator.share(modules).size());
   return probe;
 }
 
@@ -51,30 +52,31 @@ double experts_at_work(const Pause& pause, bool all_experts) {
 
 // The pauses inside a mixture, from its first expert, and the seconds that the statistics of all its rows take.
 double describe_experts(const Pause& pause, double live_per_token, at::ScalarType type,
-                        const AccumulationSettings& accumulation, bool all_experts, LayerProbe& layer) {
+                        const CalibratorOptions& calibrator, LayerProbe& layer) {
   const std::shared_ptr<Expert> expert = pause.experts->open(0);
   const std::vector<std::vector<Linear*>> groups = expert->pauses();
   int64_t weights = 0;
   for (const auto& group : groups) {
     for (const Linear* module : group) weights += module->in_features * module->out_features;
   }
-  const double once = statistics_seconds(pause.input, accumulation) * experts_at_work(pause, all_experts);
+  const double once = statistics_seconds(pause.input, calibrator.accumulation) *
+                      experts_at_work(pause, calibrator.all_experts);
   double seconds = 0;
   for (const auto& group : groups) {
-    PauseProbe probe = describe(group);
+    PauseProbe probe = describe(group, calibrator);
     probe.live_per_token = live_per_token;
     probe.expert = true;
     probe.repeats = pause.experts->count();
     probe.expert_weight_bytes = weights * static_cast<int64_t>(c10::elementSize(type));
     const double ratio = static_cast<double>(probe.columns) / static_cast<double>(pause.input.size(-1));
-    seconds += once * ratio * ratio;
+    seconds += once * ratio * ratio * static_cast<double>(probe.sums);
     layer.pauses.push_back(probe);
   }
   return seconds;
 }
 
 LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<TokenRow>& rows,
-                    const AccumulationSettings& accumulation, bool all_experts) {
+                    const CalibratorOptions& calibrator) {
   tensor::ActivationStore store(1, {});
   const BatchContext context = model.context(rows);
   const auto tokens = static_cast<double>(context.tokens);
@@ -104,13 +106,14 @@ LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<T
     const double live = static_cast<double>(store.live_bytes(0)) / tokens;
     if (pause->experts != nullptr) {
       probe.statistics_seconds_per_token +=
-          describe_experts(*pause, live, model.dtype(), accumulation, all_experts, probe) / tokens;
-      repeats = experts_at_work(*pause, all_experts) / experts_at_work(*pause, false);
+          describe_experts(*pause, live, model.dtype(), calibrator, probe) / tokens;
+      repeats = experts_at_work(*pause, calibrator.all_experts) / experts_at_work(*pause, false);
       continue;
     }
-    probe.pauses.push_back(describe(pause->modules));
+    probe.pauses.push_back(describe(pause->modules, calibrator));
     probe.pauses.back().live_per_token = live;
-    probe.statistics_seconds_per_token += statistics_seconds(pause->input, accumulation) / tokens;
+    probe.statistics_seconds_per_token += static_cast<double>(probe.pauses.back().sums) *
+                                          statistics_seconds(pause->input, calibrator.accumulation) / tokens;
   } while (true);
   return probe;
 }
@@ -136,7 +139,7 @@ std::string layer_signature(const QuantizePlan& plan, size_t index) {
 }
 
 LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
-                       const QuantizePlan& plan, const AccumulationSettings& accumulation, bool all_experts) {
+                       const QuantizePlan& plan, const CalibratorOptions& calibrator) {
   const tensor::InferenceScope inference;
   std::vector<TokenRow> part;
   size_t room = kProbeTokens;
@@ -147,8 +150,8 @@ LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<Toke
   }
   const auto layer = model.load_layer(index);
   // The first run reads the weights from disk.
-  run_rows(model, *layer, part, accumulation, all_experts);
-  LayerProbe probe = run_rows(model, *layer, part, accumulation, all_experts);
+  run_rows(model, *layer, part, calibrator);
+  LayerProbe probe = run_rows(model, *layer, part, calibrator);
   const auto mixture = std::find_if(probe.pauses.begin(), probe.pauses.end(),
                                     [](const PauseProbe& pause) { return pause.expert; });
   if (mixture != probe.pauses.end()) probe.weight_bytes -= mixture->repeats * mixture->expert_weight_bytes;

@@ -7,9 +7,9 @@
 
 #include "base/parallel.h"
 #include "models/model.h"
+#include "pipeline/calibrator.h"
 #include "pipeline/plan.h"
 #include "solve/quantized.h"
-#include "stats/accumulation.h"
 
 namespace gramian {
 
@@ -17,6 +17,7 @@ struct PauseProbe {
   std::string module;  // the first that reads the input
   int64_t columns = 0;
   int64_t rows = 0;           // of the tallest module
+  int64_t sums = 1;           // of the modules that read it
   double live_per_token = 0;  // bytes that a batch holds while it waits here, per token
   // Of the pauses inside a mixture: how many experts pause alike, and one expert's weights.
   bool expert = false;
@@ -37,9 +38,9 @@ struct LayerProbe {
 // Layers with equal text are alike in shape.
 std::string layer_signature(const QuantizePlan& plan, size_t index);
 
-// Runs at most 2,048 tokens of `rows`, which are to be one batch of the job. `all_experts`: as CalibratorOptions has it.
+// Runs at most 2,048 tokens of `rows`, which are to be one batch of the job that `calibrator` says.
 LayerProbe probe_layer(const Model& model, int64_t index, const std::vector<TokenRow>& rows,
-                       const QuantizePlan& plan, const AccumulationSettings& accumulation, bool all_experts);
+                       const QuantizePlan& plan, const CalibratorOptions& calibrator);
 
 // Seconds by size, from two small solves of one of the model's own weights.
 struct SolveSpeed {

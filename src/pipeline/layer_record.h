@@ -15,6 +15,9 @@ struct LayerRecord {
   std::vector<std::string> starved_experts;     // the first module of each pause that was below the minimum
   int64_t fallbacks = 0;
   int64_t linear_multiplications = 0;
+  int64_t sums = 0;           // taken
+  int64_t accumulations = 0;  // inputs of one batch added to one of them
+  int64_t adopted = 0;        // modules that took the statistic of another
   int64_t parked_bytes = 0;
   double seconds = 0;
   std::map<std::string, double> stages;        // seconds

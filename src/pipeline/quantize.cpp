@@ -11,6 +11,7 @@
 #include "pipeline/journal.h"
 #include "pipeline/preflight.h"
 #include "pipeline/quantize_run.h"
+#include "pipeline/shared_inputs.h"
 #include "pipeline/telemetry.h"
 #include "tensor/ops.h"
 
@@ -66,6 +67,15 @@ void say(const BudgetPlan& plan, Log& log) {
   log.info(str("time: about ", fixed(plan.seconds(), 0), " s"));
 }
 
+void say_sharing(const Json& shared, Log& log) {
+  const int64_t adopted = shared.at("adopted"), sums = shared.at("sums");
+  log.info(str("shared inputs: ", adopted, " of ", adopted + sums, " linear layers took another's Hessian, ",
+               shared.at("planned"), " planned",
+               !shared.at("enabled")    ? " (switched off)"
+               : !shared.at("verified") ? " (the model type is not verified)"
+                                        : ""));
+}
+
 Json dry_run_report(const Model& model, const QuantizePlan& plan, const RowSet& rows,
                     const std::optional<BudgetPlan>& budget) {
   Json json;
@@ -115,8 +125,11 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
                                .threads = pool.threads(),
                                .sequential = job.sequential,
                                .accumulation = job.accumulation,
+                               .share = {},
                                .all_experts = job.all_experts,
                                .log = &log};
+  const SharedInputs shared(model, plan, {job.shared_inputs, !job.statistics.empty()}, log);
+  calibrator.share = [&](const std::vector<Linear*>& pause) { return shared.sums(pause); };
   std::optional<BudgetPlan> budget;
   if (method.needs_hessian) {
     budget = plan_memory(job, model, plan, rows, calibrator, pool);
@@ -144,7 +157,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
     log.info("statistics are taken from " + job.statistics.string());
   }
   const auto work = [&] {
-    QuantizeRun run(job, model, plan, journal, telemetry, pool, log);
+    QuantizeRun run(job, model, plan, shared, journal, telemetry, pool, log);
     if (statistics) {
       run.from_statistics(*statistics, rows);
     } else if (method.needs_hessian) {
@@ -155,6 +168,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
     }
     run.finish();
     Json report = run.report(rows, method);
+    if (method.needs_hessian && !statistics) say_sharing(report.at("shared_inputs"), log);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     report["seconds"] = seconds + run.earlier_seconds();
     report["peak_rss_bytes"] = peak_rss_bytes();

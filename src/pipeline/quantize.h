@@ -40,8 +40,9 @@ struct QuantizeJob {
   BudgetOptions budget;               // without `scratch` waiting activations go beside the output
   // Experts with fewer tokens are rounded plainly.
   int64_t min_expert_tokens = 1;
-  bool all_experts = false;  // statistics of every expert from every token
-  bool dry_run = false;      // plan, write nothing
+  bool shared_inputs = true;  // one sum for modules that read one input; the result is the same bytes
+  bool all_experts = false;   // statistics of every expert from every token
+  bool dry_run = false;       // plan, write nothing
   bool skip_unfit = false;
   bool skip_scan = false;
   bool treat_as_tied = false;

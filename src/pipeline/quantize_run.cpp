@@ -58,10 +58,12 @@ Json module_report(const SolvedModule& solved, const std::string& method, const 
 }  // namespace
 
 QuantizeRun::QuantizeRun(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
-                         Journal& journal, Telemetry& telemetry, ThreadPool& pool, Log& log)
+                         const SharedInputs& shared, Journal& journal, Telemetry& telemetry, ThreadPool& pool,
+                         Log& log)
     : job_(job),
       model_(model),
       plan_(plan),
+      shared_(shared),
       journal_(journal),
       telemetry_(telemetry),
       pool_(pool),
@@ -137,9 +139,12 @@ std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
 
 void QuantizeRun::finish() {
   if (new_statistics_) new_statistics_->finish();
-  output_.finish(
-      {.solve = plan_.solve, .method = job_.method, .skipped = plan_.skipped(), .plain = plain_matrices()},
-      model_.tied_on_request());
+  output_.finish({.solve = plan_.solve,
+                  .method = job_.method,
+                  .skipped = plan_.skipped(),
+                  .plain = plain_matrices(),
+                  .shared_inputs = job_.shared_inputs},
+                 model_.tied_on_request());
   double seconds = 0;
   timed(seconds, [&] { verify_output(); });
   now_ = {};
@@ -241,20 +246,42 @@ void QuantizeRun::run_finished(size_t index, DecoderLayer& layer, Calibrator& ca
 void QuantizeRun::run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator) {
   begin_layer();
   const int64_t products = calibrator.linear_multiplications();
+  const int64_t accumulations = calibrator.accumulations();
   const int64_t parked = calibrator.activations().parked_bytes();
-  double pause = 0;
-  const auto pauses = static_cast<double>(model_.module_names(static_cast<int64_t>(index)).size());
+  size_t solved = 0;
+  const auto all = static_cast<double>(plan_.layers[index].size());
   calibrator.run_layer(static_cast<int64_t>(index), layer, [&](const PauseStatistics& statistics) {
-    progress_.update(static_cast<double>(index) + pause++ / pauses, statistics.modules[0]->name);
+    progress_.update(static_cast<double>(index) + static_cast<double>(solved) / all,
+                     statistics.modules[0]->name);
+    solved += statistics.modules.size();
+    now_.sums += 1;
+    for (size_t m = 1; m < statistics.modules.size(); ++m)
+      adopted_.insert(
+          statistics.modules[m]->name.substr(model_.layer_prefix(static_cast<int64_t>(index)).size()));
     solve_pause(index, statistics);
   });
+  check_adoptions(index);
   now_.linear_multiplications = calibrator.linear_multiplications() - products;
+  now_.accumulations = calibrator.accumulations() - accumulations;
   now_.parked_bytes = calibrator.activations().parked_bytes() - parked;
   finish_layer(&calibrator);
 }
 
+void QuantizeRun::check_adoptions(size_t layer) {
+  int64_t cumulative = 0;
+  for (const LayerRecord& record : done_) cumulative += record.adopted;
+  for (const Json& event : shared_.layer(layer).events(layer, adopted_, cumulative)) {
+    telemetry_.event("hessian_input_collection_dedup", event);
+    if (event.at("status") == "verified") continue;
+    log_.warn(str("layer ", layer, ": ", event.at("adopted_followers"), " of ",
+                  event.at("expected_followers"), " linear layers adopted their leader's Hessian"));
+  }
+  now_.adopted = static_cast<int64_t>(adopted_.size());
+}
+
 void QuantizeRun::begin_layer() {
   now_ = {};
+  adopted_.clear();
   layer_start_ = std::chrono::steady_clock::now();
 }
 
@@ -296,7 +323,7 @@ void QuantizeRun::keep_input(size_t layer, Calibrator& calibrator) {
 }
 
 void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
-  if (new_statistics_) new_statistics_->write(statistics);
+  if (new_statistics_ && statistics.first) new_statistics_->write(statistics);
   const int64_t columns = statistics.modules[0]->in_features;
   if (statistics.tokens < columns) {
     // The counts of experts differ, and one line is enough for all.
@@ -319,7 +346,7 @@ void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
       "merge",
       {{"layer", layer}, {"module", first}, {"lanes", job_.lanes}, {"seconds", statistics.merge_seconds}});
   const bool starved = statistics.expert && statistics.tokens < job_.min_expert_tokens;
-  if (starved) now_.starved_experts.push_back(first);
+  if (starved && statistics.first) now_.starved_experts.push_back(first);
   Factor factor;
   if (statistics.tokens > 0 && !starved) {
     double seconds = 0;
@@ -450,6 +477,12 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
     json["chunk_size"] = sums.chunk_size > 0 ? Json(sums.chunk_size) : Json(nullptr);
     json["chunk_bytes"] = sums.chunk_bytes > 0 ? Json(sums.chunk_bytes) : Json(nullptr);
     json["hessian_products"] = resolve_on_cpu(sums, model_.dtype()).bf16_products ? "bfloat16" : "float32";
+  }
+  if (method.needs_hessian) {
+    Json& shared = json["shared_inputs"] = shared_.to_json();
+    shared["adopted"] = total.adopted;
+    shared["sums"] = total.sums;
+    shared["accumulations"] = total.accumulations;
   }
   json["activations_parked_bytes"] = total.parked_bytes;
   json["fallbacks"] = total.fallbacks;

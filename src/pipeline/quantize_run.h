@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "pipeline/method.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
+#include "pipeline/shared_inputs.h"
 #include "pipeline/solve_module.h"
 #include "pipeline/statistics_file.h"
 #include "pipeline/telemetry.h"
@@ -29,8 +31,8 @@ class QuantizeRun {
   using Json = nlohmann::ordered_json;
 
   // All must outlive the run.
-  QuantizeRun(const QuantizeJob& job, const Model& model, const QuantizePlan& plan, Journal& journal,
-              Telemetry& telemetry, ThreadPool& pool, Log& log);
+  QuantizeRun(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
+              const SharedInputs& shared, Journal& journal, Telemetry& telemetry, ThreadPool& pool, Log& log);
   void plain_rounding();
   void calibrated(const RowSet& rows, const CalibratorOptions& options);
   // calibrated() writes all statistics there too.
@@ -57,6 +59,8 @@ class QuantizeRun {
   void run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator);
   std::vector<std::vector<Linear>> inputs_of(size_t layer) const;
   void begin_layer();
+  // Whether everyone has adopted who was to.
+  void check_adoptions(size_t layer);
   // What the layer wrote is on the disk before its record is.
   void finish_layer(Calibrator* calibrator);
   // Where the disk has no room for them, the finished layers are run again instead.
@@ -74,6 +78,7 @@ class QuantizeRun {
   const QuantizeJob& job_;
   const Model& model_;
   const QuantizePlan& plan_;
+  const SharedInputs& shared_;
   Journal& journal_;
   Telemetry& telemetry_;
   ThreadPool& pool_;
@@ -82,7 +87,8 @@ class QuantizeRun {
   std::unique_ptr<StatisticsWriter> new_statistics_;
   Progress progress_;
   std::vector<LayerRecord> done_;
-  LayerRecord now_;  // of the layer in work
+  LayerRecord now_;                // of the layer in work
+  std::set<std::string> adopted_;  // there
   std::chrono::steady_clock::time_point layer_start_;
   size_t resumed_at_ = 0;
   int64_t tokens_ = 0;

@@ -232,18 +232,20 @@ class Quantize(e2e.GramianTestCase):
                              "--fallback-smoother",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
-                             "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume", *forward, *rows],
+                             "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume",
+                             "--no-shared-inputs", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
-                "inspect": ["--cpu"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
+                "inspect": ["--cpu", "--plan"],
+                "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
             for flag in [*flags, *common]:
                 self.assertIn(flag, result.out, verb)
             known = set(re.findall(r"--[a-z][a-z-]+", result.out))
             self.assertEqual(known - {"--help"}, {*flags, *common}, verb)
         result = self.ok("--help")
-        for verb in ("quantize", "eval", "logits", "inspect", "demo", "report", "verify", "bench"):
+        for verb in ("quantize", "eval", "logits", "inspect", "probe", "demo", "report", "verify", "bench"):
             self.assertIn(verb, result.out)
-        self.assertIn("3 verify found problems", result.out)
+        self.assertIn("3 verify or probe found problems", result.out)
         self.assertRegex(self.ok("--version").out, r"^gramian \d+\.\d+\.\d+\n$")
 
 

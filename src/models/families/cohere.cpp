@@ -36,6 +36,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family cohere() { return {"cohere", "CohereForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family cohere() {
+  return Family{"cohere", "CohereForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

@@ -27,6 +27,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family cohere2() { return {"cohere2", "Cohere2ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family cohere2() {
+  return Family{"cohere2", "Cohere2ForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

@@ -36,7 +36,8 @@ DecoderSpec read(const ConfigReader& file) {
 }  // namespace
 
 Family deepseek_v3() {
-  return {"deepseek_v3", "DeepseekV3ForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"deepseek_v3", "DeepseekV3ForCausalLM", kDefaults, read, residual_layer, layer_modules}
+      .with_tree({trees::kLatentAttention, trees::kGroupedMixture});
 }
 
 }  // namespace gramian

@@ -39,6 +39,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family gemma() { return {"gemma", "GemmaForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family gemma() {
+  return Family{"gemma", "GemmaForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

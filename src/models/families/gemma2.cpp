@@ -42,6 +42,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family gemma2() { return {"gemma2", "Gemma2ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family gemma2() {
+  return Family{"gemma2", "Gemma2ForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

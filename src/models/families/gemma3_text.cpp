@@ -51,7 +51,8 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family gemma3_text() {
-  return {"gemma3_text", "Gemma3ForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"gemma3_text", "Gemma3ForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
 }
 
 }  // namespace gramian

@@ -25,7 +25,8 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family glm4_moe() {
-  return {"glm4_moe", "Glm4MoeForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"glm4_moe", "Glm4MoeForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kGroupedMixture});
 }
 
 }  // namespace gramian

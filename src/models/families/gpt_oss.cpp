@@ -54,6 +54,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family gpt_oss() { return {"gpt_oss", "GptOssForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family gpt_oss() {
+  return Family{"gpt_oss", "GptOssForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMixture});
+}
 
 }  // namespace gramian

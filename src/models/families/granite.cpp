@@ -26,6 +26,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family granite() { return {"granite", "GraniteForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family granite() {
+  return Family{"granite", "GraniteForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

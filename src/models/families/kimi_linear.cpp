@@ -74,8 +74,9 @@ void match_names(DecoderSpec& spec, const Checkpoint& checkpoint, const std::str
 }  // namespace
 
 Family kimi_linear() {
-  return {"kimi_linear",  "KimiLinearForCausalLM", kDefaults, read,
-          residual_layer, layer_modules,           {},        match_names};
+  return Family{"kimi_linear",  "KimiLinearForCausalLM", kDefaults, read,
+                residual_layer, layer_modules,           {},        match_names}
+      .with_tree({trees::kLatentAttention, trees::kGroupedMixture});
 }
 
 }  // namespace gramian

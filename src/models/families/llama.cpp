@@ -18,6 +18,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family llama() { return {"llama", "LlamaForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family llama() {
+  return Family{"llama", "LlamaForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

@@ -73,7 +73,8 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family llama4_text() {
-  return {"llama4_text", "Llama4ForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"llama4_text", "Llama4ForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kLlama4Mixture});
 }
 
 }  // namespace gramian

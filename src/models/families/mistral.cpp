@@ -18,6 +18,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family mistral() { return {"mistral", "MistralForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family mistral() {
+  return Family{"mistral", "MistralForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

@@ -35,7 +35,9 @@ void match_names(DecoderSpec& spec, const Checkpoint& checkpoint, const std::str
 }  // namespace
 
 Family mixtral() {
-  return {"mixtral", "MixtralForCausalLM", kDefaults, read, residual_layer, layer_modules, {}, match_names};
+  return Family{"mixtral",      "MixtralForCausalLM", kDefaults, read,
+                residual_layer, layer_modules,        {},        match_names}
+      .with_tree({trees::kAttention, trees::kMixture});
 }
 
 }  // namespace gramian

@@ -30,7 +30,8 @@ constexpr char kDefaults[] = R"({
 }  // namespace
 
 Family olmo2() {
-  return {"olmo2", "Olmo2ForCausalLM", kDefaults, describe_olmo2, residual_layer, layer_modules};
+  return Family{"olmo2", "Olmo2ForCausalLM", kDefaults, describe_olmo2, residual_layer, layer_modules}
+      .with_tree({trees::kAttention, trees::kMlp});
 }
 
 }  // namespace gramian

@@ -54,8 +54,9 @@ void match_names(DecoderSpec& spec, const Checkpoint& checkpoint, const std::str
 }  // namespace
 
 Family olmo_hybrid() {
-  return {"olmo_hybrid",  "OlmoHybridForCausalLM", kDefaults, read,
-          residual_layer, layer_modules,           {},        match_names};
+  return Family{"olmo_hybrid",  "OlmoHybridForCausalLM", kDefaults, read,
+                residual_layer, layer_modules,           {},        match_names}
+      .with_tree({trees::kAttention, trees::kDeltaNetOneByOne, trees::kMlp});
 }
 
 }  // namespace gramian

@@ -35,6 +35,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family phi3() { return {"phi3", "Phi3ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family phi3() {
+  return Family{"phi3", "Phi3ForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kFusedAttention, trees::kFusedMlp});
+}
 
 }  // namespace gramian

@@ -27,7 +27,10 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family qwen2() { return {"qwen2", "Qwen2ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family qwen2() {
+  return Family{"qwen2", "Qwen2ForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 // Older files keep the text part's settings at the top, under the type of the whole.
 Family qwen2_vl() {
@@ -36,6 +39,7 @@ Family qwen2_vl() {
   family.architecture = "Qwen2_5_VLForConditionalGeneration";
   family.defaults = kVlDefaults;
   family.other_types = {"qwen2_5_vl", "qwen2_vl", "qwen2_vl_text"};
+  family.verified = false;
   return family;
 }
 

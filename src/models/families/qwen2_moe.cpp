@@ -31,7 +31,8 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family qwen2_moe() {
-  return {"qwen2_moe", "Qwen2MoeForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"qwen2_moe", "Qwen2MoeForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kQwenMixture});
 }
 
 }  // namespace gramian

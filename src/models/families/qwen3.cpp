@@ -20,6 +20,9 @@ DecoderSpec read(const ConfigReader& config) {
 
 }  // namespace
 
-Family qwen3() { return {"qwen3", "Qwen3ForCausalLM", kDefaults, read, residual_layer, layer_modules}; }
+Family qwen3() {
+  return Family{"qwen3", "Qwen3ForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
+}
 
 }  // namespace gramian

@@ -37,11 +37,14 @@ DecoderSpec read_moe(const ConfigReader& config) {
 }  // namespace
 
 Family qwen3_5_text() {
-  return {"qwen3_5_text", "Qwen3_5ForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"qwen3_5_text", "Qwen3_5ForCausalLM", kDefaults, read, residual_layer, layer_modules}
+      .with_tree({trees::kAttention, trees::kDeltaNet, trees::kMlp});
 }
 
 Family qwen3_5_moe_text() {
-  return {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kMoeDefaults, read_moe, residual_layer, layer_modules};
+  return Family{"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kMoeDefaults,
+                read_moe,           residual_layer,          layer_modules}
+      .with_tree({trees::kAttention, trees::kDeltaNet, trees::kQwenMixture});
 }
 
 }  // namespace gramian

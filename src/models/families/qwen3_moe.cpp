@@ -26,7 +26,8 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family qwen3_moe() {
-  return {"qwen3_moe", "Qwen3MoeForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"qwen3_moe", "Qwen3MoeForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMixture});
 }
 
 }  // namespace gramian

@@ -24,7 +24,8 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family qwen3_next() {
-  return {"qwen3_next", "Qwen3NextForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"qwen3_next", "Qwen3NextForCausalLM", kDefaults, read, residual_layer, layer_modules}
+      .with_tree({trees::kAttention, trees::kDeltaNetByKeyHead, trees::kQwenMixture});
 }
 
 }  // namespace gramian

@@ -1,6 +1,7 @@
 // Every family built so far. A new one: its file here, its declaration below, its line in registry.cpp.
 #pragma once
 
+#include "models/families/trees.h"
 #include "models/family.h"
 
 namespace gramian {

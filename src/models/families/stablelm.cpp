@@ -26,7 +26,8 @@ DecoderSpec read(const ConfigReader& config) {
 }  // namespace
 
 Family stablelm() {
-  return {"stablelm", "StableLmForCausalLM", kDefaults, read, residual_layer, layer_modules};
+  return Family{"stablelm", "StableLmForCausalLM", kDefaults, read, residual_layer, layer_modules}.with_tree(
+      {trees::kAttention, trees::kMlp});
 }
 
 }  // namespace gramian
