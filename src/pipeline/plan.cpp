@@ -37,6 +37,20 @@ std::vector<std::string> QuantizePlan::skipped() const {
   return names;
 }
 
+std::vector<std::string> QuantizePlan::plain_matrices(const Checkpoint& source) const {
+  constexpr std::string_view kWeight = ".weight";
+  std::set<std::string> linears;
+  for (const auto& layer : layers) {
+    for (const PlannedModule& module : layer) linears.insert(module.linear.tensor_name());
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : source.tensors()) {
+    if (name.ends_with(kWeight) && tensor.shape.size() == 2 && !linears.contains(name))
+      names.push_back(name.substr(0, name.size() - kWeight.size()));
+  }
+  return names;
+}
+
 int64_t QuantizePlan::quantized_weights() const {
   int64_t weights = 0;
   for (const auto& layer : layers) {

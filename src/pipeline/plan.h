@@ -32,6 +32,8 @@ struct QuantizePlan {
   const PlannedModule* find(size_t layer, const std::string& name) const;
   const PlannedModule* find(const std::string& name) const;
   std::vector<std::string> skipped() const;
+  // Modules with a matrix called .weight that is no linear layer of a decoder layer.
+  std::vector<std::string> plain_matrices(const Checkpoint& source) const;
   int64_t quantized_weights() const;  // entries of all quantized weight matrices
   uint64_t packed_bits() const;       // of what is stored for them
 };

@@ -1,7 +1,6 @@
 #include "pipeline/quantize_run.h"
 
 #include <cmath>
-#include <set>
 
 #include "base/format.h"
 #include "base/interrupt.h"
@@ -142,7 +141,7 @@ void QuantizeRun::finish() {
   output_.finish({.solve = plan_.solve,
                   .method = job_.method,
                   .skipped = plan_.skipped(),
-                  .plain = plain_matrices(),
+                  .plain = plan_.plain_matrices(model_.checkpoint()),
                   .shared_inputs = job_.shared_inputs},
                  model_.tied_on_request());
   double seconds = 0;
@@ -156,20 +155,6 @@ void QuantizeRun::finish() {
 void QuantizeRun::commit(const Json& report) {
   output_.commit(report);
   journal_.close();
-}
-
-std::vector<std::string> QuantizeRun::plain_matrices() const {
-  constexpr std::string_view kWeight = ".weight";
-  std::set<std::string> linears;
-  for (const auto& layer : plan_.layers) {
-    for (const PlannedModule& module : layer) linears.insert(module.linear.tensor_name());
-  }
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
-    if (name.ends_with(kWeight) && tensor.shape.size() == 2 && !linears.contains(name))
-      names.push_back(name.substr(0, name.size() - kWeight.size()));
-  }
-  return names;
 }
 
 double QuantizeRun::earlier_seconds() const {

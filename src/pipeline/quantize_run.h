@@ -72,8 +72,6 @@ class QuantizeRun {
   void note(size_t layer, const SolvedModule& solved, const Linear& linear, int64_t tokens, double error,
             double solve_seconds, double write_seconds);
   void verify_output();
-  // Modules with a matrix called .weight that is no linear layer of a decoder layer.
-  std::vector<std::string> plain_matrices() const;
 
   const QuantizeJob& job_;
   const Model& model_;
