@@ -10,7 +10,7 @@ namespace gramian {
 namespace iq2_xxs {
 namespace {
 
-constexpr int kScales = 16, kGroups = kSubBlock / kGroup, kPoints = 256;
+constexpr int kScales = 16, kGroups = kSubBlock / kGroup, kPoints = 256, kLanes = 16;
 
 // From the largest magnitude and the root mean square: heavier tails are clipped more.
 float anchor(const float* x) noexcept {
@@ -34,29 +34,35 @@ struct Best {
 
 // error = sum v m^2 - 2 s (dot - flip) + s^2 sum v g^2, where dot = sum v m g and flip, with an odd number of negative weights, is
 // twice the smallest v m g: that weight gets the wrong sign.
+// Points lie in the inner loops, so that these vectorize; a point's own sum runs over its weights in order.
 void search(const Tables& tables, const float* m, const float* v, bool odd, float d, Best& best) noexcept {
-  float dot[kPoints], norm[kPoints];
+  float dot[kPoints] = {}, norm[kPoints] = {}, least[kPoints], errors[kPoints];
+  std::fill_n(least, kPoints, INFINITY);
   float energy = 0;
-  for (int i = 0; i < kGroup; ++i) energy += v[i] * m[i] * m[i];
-  for (size_t p = 0; p < kPoints; ++p) {
-    float sum = 0, squares = 0, least = INFINITY;
-    for (size_t i = 0; i < kGroup; ++i) {
-      const float g = kDecoded[tables.levels[p][i]];
-      const float term = v[i] * m[i] * g;
-      sum += term;
-      squares += v[i] * g * g;
-      least = std::min(least, term);
+  for (size_t i = 0; i < kGroup; ++i) {
+    const float vm = v[i] * m[i], weight = v[i];
+    const float* g = tables.decoded[i].data();
+    energy += vm * m[i];
+    for (size_t p = 0; p < kPoints; ++p) {
+      const float term = vm * g[p];
+      dot[p] += term;
+      norm[p] += weight * g[p] * g[p];
+      least[p] = term < least[p] ? term : least[p];
     }
-    dot[p] = odd ? sum - 2 * least : sum;
-    norm[p] = squares;
+  }
+  if (odd) {
+    for (size_t p = 0; p < kPoints; ++p) dot[p] -= 2 * least[p];
   }
   for (int l = 0; l < kScales; ++l) {
-    const float s = d * static_cast<float>(2 * l + 1) / 8;
-    float errors[kPoints];
-    for (size_t p = 0; p < kPoints; ++p) errors[p] = energy - 2 * s * dot[p] + s * s * norm[p];
-    const float* least = std::min_element(errors, errors + kPoints);
-    best.error[l] = *least;
-    best.point[l] = static_cast<uint8_t>(least - errors);
+    const float s = d * static_cast<float>(2 * l + 1) / 8, s2 = 2 * s, ss = s * s;
+    for (size_t p = 0; p < kPoints; ++p) errors[p] = energy - s2 * dot[p] + ss * norm[p];
+    float lanes[kLanes];
+    std::copy_n(errors, kLanes, lanes);
+    for (size_t p = kLanes; p < kPoints; p += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) lanes[j] = errors[p + j] < lanes[j] ? errors[p + j] : lanes[j];
+    }
+    best.error[l] = *std::min_element(lanes, lanes + kLanes);
+    best.point[l] = static_cast<uint8_t>(std::find(errors, errors + kPoints - 1, best.error[l]) - errors);
   }
 }
 

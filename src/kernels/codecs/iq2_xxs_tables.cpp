@@ -53,6 +53,7 @@ Tables make_tables() {
     for (int i = kGroup - 1; i >= 0; --i) {
       const auto level = static_cast<uint8_t>((kGridCodes[p] >> (2 * i)) & 3);
       tables.levels[p][static_cast<size_t>(i)] = level;
+      tables.decoded[static_cast<size_t>(i)][p] = kDecoded[level];
       combination = combination * kLevels + level;
     }
     tables.point[static_cast<size_t>(combination)] = static_cast<int16_t>(p);

@@ -23,6 +23,8 @@ struct Neighbours {
 
 struct Tables {
   std::array<std::array<uint8_t, kGroup>, 256> levels;
+  // [i][p]: what weight i of point p decodes to at scale 1.
+  std::array<std::array<float, 256>, kGroup> decoded;
   // Combination -> point of the grid, or -1.
   std::array<int16_t, kCombinations> point;
   std::array<Neighbours, kCombinations> neighbours;
