@@ -6,6 +6,7 @@
 #include "models/families/grouped_moe.h"
 #include "models/families/registry.h"
 #include "models/families/stream_layers.h"
+#include "models/families/trees.h"
 
 namespace gramian {
 namespace {
@@ -117,8 +118,9 @@ std::unique_ptr<DecoderLayer> layer(const DecoderSpec& spec, const Weights& weig
 }  // namespace
 
 Family glm5_next() {
-  return {"glm5_next_text", "Glm5NextForConditionalGeneration", kDefaults, read, layer, layer_modules,
-          {"glm5_next"}};
+  return Family{"glm5_next_text", "Glm5NextForConditionalGeneration", kDefaults, read, layer, layer_modules,
+                {"glm5_next"}}
+      .with_tree({trees::kLatentAttention, trees::kGroupedMixture});
 }
 
 }  // namespace gramian

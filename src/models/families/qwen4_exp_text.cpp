@@ -7,6 +7,7 @@
 #include "models/families/qwen_moe.h"
 #include "models/families/registry.h"
 #include "models/families/stream_layers.h"
+#include "models/families/trees.h"
 
 namespace gramian {
 namespace {
@@ -101,7 +102,8 @@ std::unique_ptr<DecoderLayer> layer(const DecoderSpec& spec, const Weights& weig
 }  // namespace
 
 Family qwen4_exp_text() {
-  return {"qwen4_exp_text", "Qwen4ExpForCausalLM", kDefaults, read, layer, layer_modules, {"qwen4_exp"}};
+  return Family{"qwen4_exp_text", "Qwen4ExpForCausalLM", kDefaults, read, layer, layer_modules, {"qwen4_exp"}}
+      .with_tree({trees::kIndexedAttention, trees::kDeltaNet, trees::kQwenMixture, trees::kHyperConnections});
 }
 
 }  // namespace gramian

@@ -88,6 +88,8 @@ std::vector<TypeFacts> all_facts() {
         both(kQLatent, grouped)}},
       {{"llama4_text"},
        {both(kAttention, mlp("feed_forward.")), both(kAttention, mixture("feed_forward.", "shared_expert"))}},
+      {{"glm5_next_text"}, {both(kAttention, dense), both(kAttention, grouped), both(kQLatent, grouped)}},
+      {{"qwen4_exp_text"}, {both(kDelta, qwen), both(kAttention, qwen)}},
       {{"olmo_hybrid"}, {both(kDeltaOneByOne, dense), both(kAttention, dense)}},
   };
 }
