@@ -1,6 +1,7 @@
 #include "formats/linear_format.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "formats/compressed_tensors.h"
@@ -17,9 +18,13 @@ void each_part(const LinearFormat& format, const Checkpoint& checkpoint, const s
                const LinearShape& shape, const GridOptions& grid, const Each& each) {
   LinearShape with_bias = shape;
   with_bias.has_bias = true;
-  for (const PlannedTensor& planned : format.parts(with_bias, grid)) {
-    const std::string full = name + "." + planned.name;
-    if (checkpoint.contains(full)) each(planned.name, checkpoint.tensor(full));
+  std::set<std::string> parts;
+  for (const PlannedTensor& planned : format.parts(with_bias, grid)) parts.insert(planned.name);
+  // What should not be there is seen too.
+  for (const std::string& mark : format.marks()) parts.insert(mark);
+  for (const std::string& part : parts) {
+    const std::string full = name + "." + part;
+    if (checkpoint.contains(full)) each(part, checkpoint.tensor(full));
   }
 }
 

@@ -99,7 +99,7 @@ class Convert(e2e.GramianTestCase):
         self.assertEqual(len(file.metadata["tokenizer.ggml.merges"]), len(tokenizer["model"]["merges"]))
 
     def test_qwen2_keeps_its_order_and_its_biases(self):
-        TinyModel("qwen2").write(self.path("qwen2"))
+        TinyModel(family="qwen2").write(self.path("qwen2"))
         self.report("convert", self.path("qwen2"), "-o", self.path("model.gguf"), "--type", "F32")
         file, source = Gguf(self.path("model.gguf")), read_model(self.path("qwen2"))
         self.assertEqual(file.metadata["general.architecture"], "qwen2")
@@ -112,7 +112,7 @@ class Convert(e2e.GramianTestCase):
                 self.assertEqual(list(struct.unpack(f"<{len(data) // 4}f", data)), stored.values())
 
     def test_refusals(self):
-        TinyModel("gemma2").write(self.path("gemma2"))
+        TinyModel(family="gemma2").write(self.path("gemma2"))
         output = self.path("model.gguf")
         self.refused("convert", self.path("gemma2"), "-o", output, output=output,
                      says=['models of type "gemma2" cannot be written as GGUF'])
@@ -136,7 +136,7 @@ class Imatrix(e2e.GramianTestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.model, cls.rows = cls.top / "llama", cls.top / "rows.safetensors"
-        TinyModel("llama").write(cls.model)
+        TinyModel(family="llama").write(cls.model)
         write_rows(cls.rows, random_rows(6, 16))
 
     def measure(self, name, *flags):

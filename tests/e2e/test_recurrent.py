@@ -81,9 +81,10 @@ class Recurrent(e2e.GramianTestCase):
         tiny = TinyStreams("qwen4_exp_text")
         name = next(name for name in tiny.tensors if name.endswith("ngram_heads_offsets"))
         tiny.tensors[name] = e2e.tensor("I64", [4], [0, 41, 84, 1 << 40])
-        self.refused_job(tiny.write(self.path("offsets")), says=("ngram_embedding", str(1 << 40)))
+        self.refused_job(tiny.write(self.path("offsets")), calibration=self.rows,
+                         says=("ngram_embedding", str(1 << 40)))
         tiny.tensors[name] = e2e.tensor("BF16", [4], [0, 41, 84, 131])
-        self.refused_job(tiny.write(self.path("types")), says=("ngram_heads_offsets", "I64"))
+        self.refused_job(tiny.write(self.path("types")), calibration=self.rows, says=("ngram_heads_offsets", "I64"))
 
     def test_settings_that_are_refused(self):
         for change, says in (({"hidden_act": "gelu"}, "beside linear attention"),

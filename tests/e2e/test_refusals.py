@@ -337,7 +337,7 @@ class Flags(e2e.GramianTestCase):
         rows = ("--rows", write_rows(self.path("rows.safetensors"), random_rows(2, 8)))
         for arguments, says in (
                 ((), "subcommand"), (("frobnicate",), "frobnicate"), (("quantize",), "model"),
-                (("quantize", model, *out, "--method", "magic"), "qqq, rtn"),
+                (("quantize", model, *out, "--method", "magic"), "qqq, gptq, rtn"),
                 (("quantize", model, *out, "--frobnicate"), "--frobnicate"),
                 (("quantize", model, *out, "--mse", "-1"), "--mse"), (("quantize", model, *out, "--mse", "nan"), "--mse"),
                 (("quantize", model, *out, "--mse", "a"), "--mse"),

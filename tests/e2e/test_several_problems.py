@@ -49,7 +49,7 @@ class SeveralProblems(e2e.GramianTestCase):
         # A list within the list is indented under its problem.
         self.assertEqual([line[:4] for line in items[2].splitlines()[1:]], ["    "] * 3)
         self.refuse(model, "--method", "magic", "--calibration", rows,
-                    says=(("--method", "magic", "qqq, rtn"), output, tensors, shapes, calibration, values))
+                    says=(("--method", "magic", "qqq, gptq, rtn"), output, tensors, shapes, calibration, values))
         # What is settled is not said again.
         self.refuse(model, "--method", "rtn", "--skip-unfit", "--skip-scan", says=(output, tensors))
         self.refuse(model, "--method", "qqq", "--skip-unfit", "--treat-as-tied", output=self.path("other"),

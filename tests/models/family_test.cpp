@@ -210,6 +210,14 @@ TEST(Families, DefaultsAreComplete) {
     Json json{{"model_type", "whole"}, {"text_config", {{"model_type", family->model_type}}}};
     // The sizes of this class make heads of which no half can turn, in transformers either; its files name another.
     if (family->model_type == "glm4_moe") json["text_config"]["head_dim"] = 128;
+    // This class has no sizes of the indexer.
+    if (family->model_type == "qwen4_exp_text") {
+      json["text_config"].update({{"indexer_kv_heads", 1},
+                                  {"indexer_n_heads", 4},
+                                  {"indexer_head_dim", 128},
+                                  {"indexer_budget", 2048},
+                                  {"indexer_compress_ratio", 16}});
+    }
     const DecoderSpec spec = describe(json);
     EXPECT_GE(spec.layers(), 24) << family->model_type;
     // Some have no positions at all.
