@@ -239,7 +239,9 @@ class FirstLight(e2e.GramianTestCase):
                 self.assertEqual((out, shown), (b"", b""))
             else:
                 self.assertRegex(shown, rb"\[#*\.*\] [\d.]+/6 layers, (\d+:\d\d|\?) left  model\.layers\.")
-                self.assertTrue(shown.rstrip(b"\r\n").endswith(b"\x1b[K"), shown[-100:])
+                # Behind the last bar: cleared, and then nothing but whole lines.
+                behind = shown[shown.rindex(b" left  "):]
+                self.assertRegex(behind, rb"^ left  \S+\r\x1b\[K([^\r\x1b]*\r\n)*$", shown[-200:])
 
     def test_interrupt(self):
         """A stopped job leaves nothing; its exit code is 130."""
