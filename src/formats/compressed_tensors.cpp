@@ -165,9 +165,12 @@ class CompressedTensors final : public LinearFormat {
                                           {"input_activations", activations},
                                           {"output_activations", nullptr},
                                           {"format", kind}};
-    config["ignore"] = Json::array();
+    // A tied head is a linear layer too, though no tensor has its name.
+    Json& ignored = config["ignore"] = Json::array({"lm_head"});
     for (const auto* names : {&fields.skipped, &fields.plain}) {
-      for (const std::string& module : *names) config["ignore"].push_back(module);
+      for (const std::string& module : *names) {
+        if (module != "lm_head") ignored.push_back(module);
+      }
     }
     config["kv_cache_scheme"] = nullptr;
     return config;

@@ -62,6 +62,15 @@ bool LinearFormat::holds(const Checkpoint& checkpoint, const std::string& module
   return false;
 }
 
+bool LinearFormat::holds_any(const Checkpoint& checkpoint) const {
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    for (const std::string& mark : marks()) {
+      if (name.ends_with("." + mark)) return true;
+    }
+  }
+  return false;
+}
+
 const std::vector<const LinearFormat*>& all_formats() {
   static const std::vector<const LinearFormat*> kFormats{&qqq_format(), &gptq_format(), &gptq_v2_format(),
                                                          &compressed_tensors_format()};

@@ -93,6 +93,8 @@ class LinearFormat {
 
   // Whether any of marks() is there.
   bool holds(const Checkpoint& checkpoint, const std::string& module) const;
+  // Of any module.
+  bool holds_any(const Checkpoint& checkpoint) const;
 };
 
 const std::vector<const LinearFormat*>& all_formats();

@@ -41,7 +41,13 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
                              .treat_as_tied = options.treat_as_tied,
                              .quantized = {},
                              .keep_experts = true};
-  if (const auto stored = stored_format(checkpoint->config(), (folder / "config.json").string())) {
+  const std::string config = (folder / "config.json").string();
+  if (const auto stored = stored_format(checkpoint->config(), config)) {
+    if (!stored->format->holds_any(*checkpoint))
+      throw Error(ErrorKind::corrupt_data, config,
+                  str("quantization_config says ", stored->format->name(),
+                      ", but no tensor is of a quantized module"),
+                  "restore config.json or the weights from their source");
     model_options.quantized = [stored = *stored, dtype = model_options.dtype, pool = std::move(pool)](
                                   const Checkpoint& source, const Linear& linear) {
       return open_packed(stored, source, linear, dtype, pool);

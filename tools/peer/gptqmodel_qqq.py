@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """GPT-QModel 7.7.0 beside Gramian, on CPU. docs/qqq.md says how its environment is made.
 
-  gptqmodel_qqq.py logits   QQQ_FOLDER ROWS.safetensors OUT.safetensors [--dtype bfloat16]
-      loads a QQQ checkpoint (BACKEND.QQQ_TORCH) and writes `logits` f32 of `input_ids` [rows, length]
+  gptqmodel_qqq.py logits   FOLDER ROWS.safetensors OUT.safetensors [--dtype bfloat16] [--backend QQQ_TORCH]
+      loads a QQQ checkpoint (or, with --backend GPTQ_TORCH, one of GPTQ) and writes `logits` f32 of `input_ids` [rows, length]
   gptqmodel_qqq.py quantize MODEL ROWS.safetensors OUT_FOLDER [--rows N] [--mse P] [--group-size 128]
       quantizes on the first N rows, batch size 1, and prints seconds and peak memory of quantize()
 """
@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 def logits(args):
     from gptqmodel import BACKEND, GPTQModel
 
-    model = GPTQModel.load(args.model, device="cpu", backend=BACKEND.QQQ_TORCH, dtype=getattr(torch, args.dtype),
+    model = GPTQModel.load(args.model, device="cpu", backend=BACKEND[args.backend], dtype=getattr(torch, args.dtype),
                            attn_implementation="eager").model.eval()
-    kinds = {type(module).__name__ for name, module in model.named_modules() if hasattr(module, "s_channel")}
+    kinds = {type(module).__name__ for name, module in model.named_modules() if hasattr(module, "s_channel") or hasattr(module, "qweight")}
     print(f"quantized modules are {', '.join(sorted(kinds))}")
     ids = load_file(args.input)["input_ids"].long()
     with torch.inference_mode():
@@ -61,6 +61,7 @@ def main():
         verb.add_argument("input")
         verb.add_argument("output")
         verb.add_argument("--dtype", default="bfloat16")
+        verb.add_argument("--backend", default="QQQ_TORCH")
         if name == "quantize":
             verb.add_argument("--rows", type=int)
             verb.add_argument("--mse", type=float, default=0.0)
