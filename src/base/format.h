@@ -22,6 +22,16 @@ std::string fixed_or_scientific(double value, int digits);
 std::string grouped(int64_t value);
 // "\n  first\n  second": below a message.
 std::string below(const std::vector<std::string>& lines);
+// "a, b, c": what `name` says of each.
+template <class Range, class Name>
+std::string listed(const Range& range, const Name& name) {
+  std::string text;
+  for (const auto& one : range) {
+    if (!text.empty()) text += ", ";
+    text += name(one);
+  }
+  return text;
+}
 // Digits after the point that show `value` with `significant` digits, from 0 to 9; 0 and what is not finite need none.
 int decimals_of(double value, int significant);
 

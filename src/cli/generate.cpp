@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/resources.h"
 #include "cli/common.h"
 #include "formats/chat_template.h"
@@ -52,9 +53,8 @@ void say_settings(const GenerationConfig& config, const Flags& flags, const Samp
                   Log& log) {
   log.info("next tokens: " + describe(sampler));
   if (!config.ignored.empty()) {
-    std::string names;
-    for (const std::string& name : config.ignored) names += (names.empty() ? "" : ", ") + name;
-    log.warn("generation_config.json asks for what is not built: " + names);
+    log.warn("generation_config.json asks for what is not built: " +
+             listed(config.ignored, [](const std::string& name) { return name; }));
   }
   if (sampler.temperature == 0 && (flags.sampler.top_k || flags.sampler.top_p || flags.sampler.seed != 0))
     log.warn("--top-k, --top-p and --seed count for nothing in a greedy choice; give a --temperature");

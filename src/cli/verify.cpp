@@ -23,8 +23,8 @@ void run(const std::string& folder, const Common& common) {
   json["checkpoint"] = folder;
   json["verified"] = found.problems.empty();
   json["problems"] = found.problems;
-  json["format"] = found.grid ? Json(found.format) : Json(nullptr);
-  json["group_size"] = found.grid ? Json(found.grid->group_size) : Json(nullptr);
+  json["format"] = found.stored ? Json(found.stored->format->name()) : Json(nullptr);
+  json["group_size"] = found.stored ? Json(found.stored->grid.group_size) : Json(nullptr);
   json["modules"] = found.modules;
   json["int8_saturated"] = found.int8_saturated;
   json["tensors"] = checkpoint->tensors().size();
@@ -38,8 +38,7 @@ void run(const std::string& folder, const Common& common) {
   }
   std::string text =
       str(folder, ": sound, ", checkpoint->tensors().size(), " tensors of ", human_bytes(bytes));
-  if (found.grid)
-    text += str(", ", found.modules, " modules (", describe({&find_format(found.format), *found.grid}), ")");
+  if (found.stored) text += str(", ", found.modules, " modules (", describe(*found.stored), ")");
   if (found.int8_saturated > 0) text += str(", ", found.int8_saturated, " integers that leave int8");
   common.result(json, text + "\n");
 }

@@ -74,8 +74,10 @@ class CompressedTensors final : public LinearFormat {
     return parts;
   }
 
-  std::vector<std::string> marks() const override {
-    return {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape"};
+  const std::vector<std::string>& marks() const override {
+    static const std::vector<std::string> kMarks{"weight_packed", "weight_scale", "weight_zero_point",
+                                                 "weight_shape"};
+    return kMarks;
   }
 
   PackedParts pack(const QuantizedLinear& module, const PackSource& source,

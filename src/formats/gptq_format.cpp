@@ -52,7 +52,10 @@ class GptqFormat final : public LinearFormat {
     return parts;
   }
 
-  std::vector<std::string> marks() const override { return {"qweight", "qzeros", "g_idx", "scales"}; }
+  const std::vector<std::string>& marks() const override {
+    static const std::vector<std::string> kMarks{"qweight", "qzeros", "g_idx", "scales"};
+    return kMarks;
+  }
 
   PackedParts pack(const QuantizedLinear& module, const PackSource& source,
                    const GridOptions&) const override {

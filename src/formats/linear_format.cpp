@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "formats/compressed_tensors.h"
 #include "formats/encoded_tensor.h"
 #include "formats/gptq_format.h"
@@ -62,13 +63,11 @@ bool LinearFormat::holds(const Checkpoint& checkpoint, const std::string& module
   return false;
 }
 
-bool LinearFormat::holds_any(const Checkpoint& checkpoint) const {
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    for (const std::string& mark : marks()) {
-      if (name.ends_with("." + mark)) return true;
-    }
+std::optional<std::string> LinearFormat::module_of(const std::string& tensor) const {
+  for (const std::string& mark : marks()) {
+    if (tensor.ends_with("." + mark)) return tensor.substr(0, tensor.size() - mark.size() - 1);
   }
-  return false;
+  return std::nullopt;
 }
 
 const std::vector<const LinearFormat*>& all_formats() {
@@ -78,13 +77,12 @@ const std::vector<const LinearFormat*>& all_formats() {
 }
 
 const LinearFormat& find_format(const std::string& name) {
-  std::string known;
   for (const LinearFormat* format : all_formats()) {
     if (format->name() == name) return *format;
-    known += str(known.empty() ? "" : ", ", format->name());
   }
-  throw Error(ErrorKind::invalid_argument, "--format", str("unknown format '", name, "'"),
-              "choose one of: " + known);
+  throw Error(
+      ErrorKind::invalid_argument, "--format", str("unknown format '", name, "'"),
+      "choose one of: " + listed(all_formats(), [](const LinearFormat* format) { return format->name(); }));
 }
 
 std::string describe(const StoredFormat& stored) {

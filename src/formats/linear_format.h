@@ -69,7 +69,7 @@ class LinearFormat {
   // The tensors of a module, in the order in which they are written.
   virtual std::vector<PlannedTensor> parts(const LinearShape& shape, const GridOptions& grid) const = 0;
   // Those of a module that no other module has.
-  virtual std::vector<std::string> marks() const = 0;
+  virtual const std::vector<std::string>& marks() const = 0;
   // Throws numerical or unsupported, naming the tensor, for values that the format cannot hold.
   virtual PackedParts pack(const QuantizedLinear& module, const PackSource& source,
                            const GridOptions& grid) const = 0;
@@ -93,8 +93,8 @@ class LinearFormat {
 
   // Whether any of marks() is there.
   bool holds(const Checkpoint& checkpoint, const std::string& module) const;
-  // Of any module.
-  bool holds_any(const Checkpoint& checkpoint) const;
+  // The module that `tensor` is a mark of, by its name.
+  std::optional<std::string> module_of(const std::string& tensor) const;
 };
 
 const std::vector<const LinearFormat*>& all_formats();

@@ -51,7 +51,10 @@ class QqqFormat final : public LinearFormat {
     return parts;
   }
 
-  std::vector<std::string> marks() const override { return {"B", "s_channel", "s_group"}; }
+  const std::vector<std::string>& marks() const override {
+    static const std::vector<std::string> kMarks{"B", "s_channel", "s_group"};
+    return kMarks;
+  }
 
   PackedParts pack(const QuantizedLinear& module, const PackSource& source,
                    const GridOptions&) const override {

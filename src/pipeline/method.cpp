@@ -1,6 +1,7 @@
 #include "pipeline/method.h"
 
 #include "base/error.h"
+#include "base/format.h"
 
 namespace gramian {
 
@@ -22,13 +23,11 @@ const std::vector<Method>& all_methods() {
 }
 
 const Method& find_method(const std::string& name) {
-  std::string known;
   for (const Method& method : all_methods()) {
     if (method.name == name) return method;
-    known += (known.empty() ? "" : ", ") + method.name;
   }
   throw Error(ErrorKind::invalid_argument, "--method", str("unknown method '", name, "'"),
-              "choose one of: " + known);
+              "choose one of: " + listed(all_methods(), [](const Method& method) { return method.name; }));
 }
 
 }  // namespace gramian

@@ -15,6 +15,12 @@ DType weight_type(const Checkpoint& checkpoint, const Linear& linear) {
 
 }  // namespace
 
+uint64_t bytes_of(const PlannedTensor& tensor) {
+  uint64_t bytes = dtype_bytes(tensor.dtype);
+  for (const int64_t size : tensor.shape) bytes *= static_cast<uint64_t>(size);
+  return bytes;
+}
+
 const PlannedModule* QuantizePlan::find(size_t layer, const std::string& name) const {
   const auto named = [&](const PlannedModule& module) { return module.linear.name == name; };
   const auto found = std::find_if(layers[layer].begin(), layers[layer].end(), named);
@@ -68,11 +74,7 @@ uint64_t QuantizePlan::packed_bits() const {
       if (!module.quantize) continue;
       LinearShape shape = module.shape();
       shape.has_bias = false;
-      for (const PlannedTensor& part : format->parts(shape, module.solve.grid)) {
-        uint64_t bits = 8 * dtype_bytes(part.dtype);
-        for (const int64_t size : part.shape) bits *= static_cast<uint64_t>(size);
-        total += bits;
-      }
+      for (const PlannedTensor& part : format->parts(shape, module.solve.grid)) total += 8 * bytes_of(part);
     }
   }
   return total;

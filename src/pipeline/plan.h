@@ -19,6 +19,8 @@ struct PlannedModule {
   DType dtype = DType::bf16;  // of the source's weight, bf16 where that is encoded
 };
 
+uint64_t bytes_of(const PlannedTensor& tensor);
+
 struct QuantizePlan {
   const LinearFormat* format = nullptr;
   SolveOptions solve;                              // of modules with no rule of their own

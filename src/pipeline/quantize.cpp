@@ -87,11 +87,7 @@ Json dry_run_report(const Model& model, const QuantizePlan& plan, const RowSet& 
   json["rows"] = rows.rows.size();
   json["tokens"] = rows.tokens;
   uint64_t bytes = 0;
-  for (const PlannedTensor& tensor : plan.tensors) {
-    uint64_t size = dtype_bytes(tensor.dtype);
-    for (const int64_t dim : tensor.shape) size *= static_cast<uint64_t>(dim);
-    bytes += size;
-  }
+  for (const PlannedTensor& tensor : plan.tensors) bytes += bytes_of(tensor);
   json["weight_bytes"] = bytes;
   json["plan"] = budget ? to_json(*budget) : Json(nullptr);
   return json;

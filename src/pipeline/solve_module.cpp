@@ -71,8 +71,7 @@ double relative_error(const PackSource& source, const SolvedModule& solved, cons
 std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const PackSource& source,
                                             at::ScalarType dtype) {
   if (source.compat_gptqmodel) {
-    return std::make_shared<DenseLinear>(solved.quantized.weight().to(source.weight.scalar_type()).to(dtype),
-                                         source.bias.defined() ? source.bias.to(dtype) : at::Tensor());
+    return dense({solved.quantized.weight().to(source.weight.scalar_type()), source.bias}, dtype);
   }
   return dense(solved.decoded, dtype);
 }

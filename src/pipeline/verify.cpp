@@ -59,21 +59,12 @@ class Verifier {
     }
   }
 
-  // The module that `name` is a mark of, with its format; of formats that share marks the one that config.json names.
-  std::optional<std::string> packed_module(const std::string& name) const {
-    for (const std::string& mark : stored_.format->marks()) {
-      if (name.ends_with("." + mark)) return name.substr(0, name.size() - mark.size() - 1);
-    }
-    return std::nullopt;
-  }
-
   void check_config() {
     std::string failure;
     try {
       if (const auto stored = stored_format(checkpoint_->config(), config_name_)) {
+        result_.stored = stored;
         stored_ = *stored;
-        result_.format = stored->format->name();
-        result_.grid = stored->grid;
         return;
       }
     } catch (const Error& error) {
@@ -91,7 +82,7 @@ class Verifier {
     for (const LinearFormat* format : all_formats()) {
       stored_ = {format, format->settle({}, DType::bf16).grid};
       for (const auto& [name, tensor] : checkpoint_->tensors()) {
-        if (!packed_module(name)) continue;
+        if (!format->module_of(name)) continue;
         if (format == &qqq_format() && !has_groups()) stored_.grid.group_size = -1;
         return true;
       }
@@ -164,7 +155,7 @@ class Verifier {
       if (stored_.format->holds(*checkpoint_, name)) {
         if (excluded.contains(name)) problem(name + ": is quantized, and excluded by config.json");
         check_packed(name, {linear.out_features, linear.in_features, linear.has_bias});
-      } else if (readable && result_.grid && !excluded.contains(name) &&
+      } else if (readable && result_.stored && !excluded.contains(name) &&
                  checkpoint_->contains(linear.tensor_name())) {
         problem(name + ": is not quantized, and config.json does not exclude it");
       }
@@ -194,7 +185,7 @@ class Verifier {
     std::set<std::string> known;
     for (const Linear& linear : linears) known.insert(linear.name);
     for (const auto& [name, tensor] : checkpoint_->tensors()) {
-      const auto module = packed_module(name);
+      const auto module = stored_.format->module_of(name);
       if (!module || !known.insert(*module).second) continue;
       if (architecture_known_)
         problem(quote_name(*module) + ": is quantized, but no linear layer of this model");

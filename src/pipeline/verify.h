@@ -21,11 +21,10 @@ struct VerifyOptions {
 };
 
 struct Verification {
-  std::vector<std::string> problems;  // one line each; empty: the checkpoint is sound
-  std::string format;                 // of a quantized checkpoint, as config.json says
-  std::optional<GridOptions> grid;    // likewise
-  int64_t modules = 0;                // quantized ones
-  int64_t int8_saturated = 0;         // their runtime integers that leave int8 and are clamped
+  std::vector<std::string> problems;   // one line each; empty: the checkpoint is sound
+  std::optional<StoredFormat> stored;  // of a quantized checkpoint, as config.json says
+  int64_t modules = 0;                 // quantized ones
+  int64_t int8_saturated = 0;          // their runtime integers that leave int8 and are clamped
 };
 
 // Checks a plain or quantized checkpoint: the index; config.json and quantize_config.json with each other and with the tensors;

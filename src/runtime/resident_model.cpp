@@ -1,5 +1,7 @@
 #include "runtime/resident_model.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "formats/qqq_format.h"
 #include "runtime/dequantized_linear.h"
@@ -43,7 +45,9 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
                              .keep_experts = true};
   const std::string config = (folder / "config.json").string();
   if (const auto stored = stored_format(checkpoint->config(), config)) {
-    if (!stored->format->holds_any(*checkpoint))
+    const auto& tensors = checkpoint->tensors();
+    if (std::none_of(tensors.begin(), tensors.end(),
+                     [&](const auto& tensor) { return stored->format->module_of(tensor.first); }))
       throw Error(ErrorKind::corrupt_data, config,
                   str("quantization_config says ", stored->format->name(),
                       ", but no tensor is of a quantized module"),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "kernels/solve/grid.h"
 #include "solve/grouping.h"
 #include "solve/solvers.h"
@@ -121,13 +122,11 @@ float root_mean_square(std::span<const float> w) {
 }  // namespace
 
 FallbackStrategy parse_fallback_strategy(const std::string& text) {
-  std::string names;
   for (size_t i = 0; i < std::size(kStrategies); ++i) {
     if (text == kStrategies[i]) return static_cast<FallbackStrategy>(i);
-    names += str(names.empty() ? "" : ", ", kStrategies[i]);
   }
   throw Error(ErrorKind::invalid_argument, "--fallback", str("'", text, "' is not known"),
-              "choose one of: " + names);
+              "choose one of: " + listed(kStrategies, [](const char* name) { return name; }));
 }
 
 const char* to_text(FallbackStrategy strategy) { return kStrategies[static_cast<size_t>(strategy)]; }
@@ -143,12 +142,7 @@ QuantizedLinear solve_fallback(const at::Tensor& weight, const GridOptions& grid
 
   const at::Tensor w = finite_weight(weight);
   const int64_t rows = grouping.rows, columns = grouping.columns, groups = grouping.groups();
-  QuantizedLinear result;
-  result.bits = grid.bits;
-  result.group_size = grouping.group_size;
-  result.codes = tensor::empty({rows, columns}, at::kChar);
-  result.scale = tensor::empty({rows, groups}, at::kFloat);
-  result.zero = tensor::zeros({rows, groups}, at::kChar);
+  QuantizedLinear result = empty_result(grouping, true);
   const auto steps = static_cast<float>((1 << grid.bits) - 1);
   const int offset = 1 << (grid.bits - 1);
   const GridScaler scaler(grouping.rule, cpu_level());

@@ -225,19 +225,11 @@ QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64
       factor.upper.contiguous(),
       transposed_diagonal(factor.upper),
       factor.dead.contiguous()};
-  QuantizedLinear result;
-  result.bits = options.grid.bits;
-  result.group_size = grouping.group_size;
+  QuantizedLinear result = empty_result(grouping);
   result.group_index = plan.layout.group_index;
-  result.codes = tensor::empty({grouping.rows, grouping.columns}, at::kChar);
-  result.scale = tensor::empty({grouping.rows, grouping.groups()}, at::kFloat);
   auto* codes = result.codes.mutable_data_ptr<int8_t>();
   auto* scale = result.scale.mutable_data_ptr<float>();
-  int8_t* zero = nullptr;
-  if (!options.grid.symmetric) {
-    result.zero = tensor::empty(result.scale.sizes(), at::kChar);
-    zero = result.zero.mutable_data_ptr<int8_t>();
-  }
+  int8_t* zero = result.zero.defined() ? result.zero.mutable_data_ptr<int8_t>() : nullptr;
   const int64_t chunks = (grouping.rows + kBlockRows - 1) / kBlockRows;
   std::vector<double> losses(chunks);
   std::vector<int64_t> zero_groups(chunks);

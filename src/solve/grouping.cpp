@@ -1,6 +1,7 @@
 #include "solve/grouping.h"
 
 #include "base/error.h"
+#include "tensor/ops.h"
 
 namespace gramian {
 
@@ -52,6 +53,16 @@ void check_scales(const at::Tensor& scale) {
   if (!scale.isfinite().all().item<bool>()) {
     throw Error(ErrorKind::numerical, "weight", "magnitudes too large: a group's scale leaves its type");
   }
+}
+
+QuantizedLinear empty_result(const Grouping& grouping, bool zero_points) {
+  QuantizedLinear result;
+  result.bits = grouping.rule.bits;
+  result.group_size = grouping.group_size;
+  result.codes = tensor::empty({grouping.rows, grouping.columns}, at::kChar);
+  result.scale = tensor::empty({grouping.rows, grouping.groups()}, at::kFloat);
+  if (zero_points || grouping.rule.asymmetric) result.zero = tensor::zeros(result.scale.sizes(), at::kChar);
+  return result;
 }
 
 float stored_scale(float scale, at::ScalarType type) {

@@ -28,6 +28,9 @@ Grouping resolve_grouping(const at::Tensor& weight, const GridOptions& grid);
 at::Tensor finite_weight(const at::Tensor& weight);
 // Throws numerical when a scale overflowed.
 void check_scales(const at::Tensor& scale);
+// A result of this shape whose tensors are still to be filled; zero points are there where the grid has them, and with
+// `zero_points`, at 0.
+QuantizedLinear empty_result(const Grouping& grouping, bool zero_points = false);
 // A positive scale as `type` stores it; one that would vanish becomes the smallest number of the type.
 float stored_scale(float scale, at::ScalarType type);
 

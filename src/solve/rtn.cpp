@@ -14,18 +14,10 @@ QuantizedLinear solve_rtn(const at::Tensor& weight, const GridOptions& grid, Thr
   const Grouping grouping = resolve_grouping(weight, grid);
   const at::Tensor w = finite_weight(weight);
   const GridScaler scaler(grouping.rule, cpu_level());
-  QuantizedLinear result;
-  result.bits = grid.bits;
-  result.group_size = grouping.group_size;
-  result.codes = tensor::empty({grouping.rows, grouping.columns}, at::kChar);
-  result.scale = tensor::empty({grouping.rows, grouping.groups()}, at::kFloat);
+  QuantizedLinear result = empty_result(grouping);
   const float* values = w.const_data_ptr<float>();
   float* scale = result.scale.mutable_data_ptr<float>();
-  int8_t* zero = nullptr;
-  if (!grid.symmetric) {
-    result.zero = tensor::empty(result.scale.sizes(), at::kChar);
-    zero = result.zero.mutable_data_ptr<int8_t>();
-  }
+  int8_t* zero = result.zero.defined() ? result.zero.mutable_data_ptr<int8_t>() : nullptr;
   auto* codes = result.codes.mutable_data_ptr<int8_t>();
   const int64_t chunks = (grouping.rows + kRows - 1) / kRows;
   std::vector<int64_t> zero_groups(chunks);

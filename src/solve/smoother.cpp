@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/format.h"
 
 namespace gramian {
 namespace {
@@ -57,8 +58,7 @@ std::vector<float> magnitudes(std::span<const float> values, float centre = 0) {
 
 Smoother parse_smoother(const std::string& text) {
   const auto refuse = [&] {
-    std::string names;
-    for (const Known& known : kKnown) names += str(names.empty() ? "" : ", ", known.name);
+    const std::string names = listed(kKnown, [](const Known& known) { return known.name; });
     throw Error(ErrorKind::invalid_argument, "--fallback-smoother", str("'", text, "' is not known"),
                 "a name of " + names + ", and its numbers behind colons, like mad:2.5");
   };

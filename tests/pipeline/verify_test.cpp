@@ -89,15 +89,15 @@ TEST(Verify, SoundCheckpointsPass) {
     PackedModel packed(group_size);
     const Verification found = verify_folder(packed.save());
     EXPECT_SOUND(found);
-    ASSERT_TRUE(found.grid);
-    EXPECT_EQ(found.grid->group_size, group_size);
+    ASSERT_TRUE(found.stored);
+    EXPECT_EQ(found.stored->grid.group_size, group_size);
     EXPECT_EQ(found.modules, 14);
     EXPECT_EQ(found.int8_saturated, 0);
   }
   TinyModel plain;
   const Verification found = verify_folder(plain.save());
   EXPECT_SOUND(found);
-  EXPECT_FALSE(found.grid);
+  EXPECT_FALSE(found.stored);
   EXPECT_EQ(found.modules, 0);
 }
 

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "formats/gguf/convert.h"
 #include "formats/json.h"
 
@@ -84,14 +85,12 @@ void add_experts(const Config& config, const std::string& prefix, Metadata& meta
 
 std::string architecture(const Json& config, const std::string& where) {
   const std::string type = Config(config, where).text("model_type");
-  std::string known;
   for (const Known& one : kKnown) {
     if (type == one.model_type) return one.architecture;
-    known += str(known.empty() ? "" : ", ", one.model_type);
   }
   throw Error(ErrorKind::unsupported, where,
               str("models of type ", quote_name(type), " cannot be written as GGUF"),
-              "convert one of " + known);
+              "convert one of " + listed(kKnown, [](const Known& one) { return one.model_type; }));
 }
 
 Metadata model_metadata(const Json& json, const std::string& where) {

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "formats/gguf/gguf.h"
 #include "formats/json.h"
 
@@ -168,8 +169,7 @@ Tensor read_tensor(Cursor& in, uint64_t* offset) {
   const auto type = in.number<uint32_t>("a tensor type");
   tensor.codec = find_codec(type);
   if (tensor.codec == nullptr) {
-    std::string known;
-    for (const Codec& codec : codecs()) known += str(known.empty() ? "" : ", ", codec.name);
+    const std::string known = listed(codecs(), [](const Codec& codec) { return codec.name; });
     in.fail(str("tensor ", name, " has the GGML type ", type, ", which cannot be read"),
             ErrorKind::unsupported, str("convert the model to one of ", known).c_str());
   }

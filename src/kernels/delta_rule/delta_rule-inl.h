@@ -1,10 +1,8 @@
-// Chunks of one head, once per instruction set: included by delta_rule.cpp inside a namespace of its own that says
-//   GRAMIAN_TARGET            attribute naming the instruction set
-//   kLanes, Floats, Integers  vectors of f32 and i32
-//   kVectors, kTileRows       a tile's columns in vectors and its rows: kTileRows kVectors sums and a row of operands fit
-//   broadcast, multiply_add   on Floats
-// Includes nothing.
+// Chunks of one head, once per instruction set (kernels/each_fma_level.h says what it sees).
 
+typedef int32_t Integers __attribute__((vector_size(kLanes * 4)));
+// A tile's columns in vectors and its rows: kTileRows kVectors sums and a row of operands fit the registers.
+constexpr int kVectors = 2, kTileRows = 6;
 constexpr int64_t kColumns = kVectors * kLanes;  // of a panel of the state: panel[padded(d_k)][kColumns]
 static_assert(kPad % kLanes == 0 && kTileRows <= kTileRowsMax && 2 * kChunk % kTileRows == 0 &&
               kColumns <= kColumnsMax);

@@ -61,32 +61,8 @@ struct DeltaHead {
 // A panel's rows: the last tile of them may be filled up.
 constexpr int64_t panel_rows(int64_t d_k) { return padded(d_k + kTileRowsMax); }
 
-#if defined(__x86_64__)
-namespace avx2 {
-#define GRAMIAN_TARGET [[gnu::target("avx2,fma")]]
-typedef float Floats __attribute__((vector_size(32)));
-typedef int32_t Integers __attribute__((vector_size(32)));
-constexpr int kLanes = 8, kVectors = 2, kTileRows = 6;
-GRAMIAN_TARGET inline Floats broadcast(const float* value) { return _mm256_set1_ps(*value); }
-GRAMIAN_TARGET inline Floats multiply_add(Floats a, Floats b, Floats sum) {
-  return _mm256_fmadd_ps(a, b, sum);
-}
-#include "kernels/delta_rule/delta_rule-inl.h"
-#undef GRAMIAN_TARGET
-}  // namespace avx2
-namespace avx512 {
-#define GRAMIAN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]]
-typedef float Floats __attribute__((vector_size(64)));
-typedef int32_t Integers __attribute__((vector_size(64)));
-constexpr int kLanes = 16, kVectors = 2, kTileRows = 6;
-GRAMIAN_TARGET inline Floats broadcast(const float* value) { return _mm512_set1_ps(*value); }
-GRAMIAN_TARGET inline Floats multiply_add(Floats a, Floats b, Floats sum) {
-  return _mm512_fmadd_ps(a, b, sum);
-}
-#include "kernels/delta_rule/delta_rule-inl.h"
-#undef GRAMIAN_TARGET
-}  // namespace avx512
-#endif
+#define GRAMIAN_BODY "kernels/delta_rule/delta_rule-inl.h"
+#include "kernels/each_fma_level.h"
 
 struct alignas(64) CacheLine {
   float value[kPad];

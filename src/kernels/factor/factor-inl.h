@@ -1,12 +1,9 @@
-// Tiles and what is built from them, once per instruction set: included by factor.cpp inside a namespace of its own that
-// says
-//   GRAMIAN_TARGET         attribute naming the instruction set
-//   kLanes, Floats         a vector of f32
-//   kTileRows              rows of a tile: 3 kTileRows sums and 4 operands fit the registers
-//   multiply_add           on Floats
+// Tiles and what is built from them, once per instruction set (kernels/each_fma_level.h says what it sees, factor.cpp for a
+// level without fused multiply-adds).
 //
 // A block of rows is packed in panels of kPanel columns: panel[row][kPanel]. Includes nothing.
 
+constexpr int kTileRows = kLanes == 16 ? 8 : 4;  // 3 kTileRows sums and 4 operands fit the registers
 constexpr int kTileVectors = 3;
 constexpr int kTileColumns = kTileVectors * kLanes;
 typedef double Doubles __attribute__((vector_size(kLanes * 4)));

@@ -38,37 +38,15 @@ struct Part {
 namespace baseline {
 #define GRAMIAN_TARGET
 typedef float Floats __attribute__((vector_size(16)));
-constexpr int kLanes = 4, kTileRows = 4;
+constexpr int kLanes = 4;
 inline Floats broadcast(const float* value) { return Floats{} + *value; }
 inline Floats multiply_add(Floats a, Floats b, Floats sum) { return sum + a * b; }
 #include "kernels/factor/factor-inl.h"
 #undef GRAMIAN_TARGET
 }  // namespace baseline
 
-#if defined(__x86_64__)
-namespace avx2 {
-#define GRAMIAN_TARGET [[gnu::target("avx2,fma")]]
-typedef float Floats __attribute__((vector_size(32)));
-constexpr int kLanes = 8, kTileRows = 4;
-GRAMIAN_TARGET inline Floats broadcast(const float* value) { return _mm256_set1_ps(*value); }
-GRAMIAN_TARGET inline Floats multiply_add(Floats a, Floats b, Floats sum) {
-  return _mm256_fmadd_ps(a, b, sum);
-}
-#include "kernels/factor/factor-inl.h"
-#undef GRAMIAN_TARGET
-}  // namespace avx2
-namespace avx512 {
-#define GRAMIAN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]]
-typedef float Floats __attribute__((vector_size(64)));
-constexpr int kLanes = 16, kTileRows = 8;
-GRAMIAN_TARGET inline Floats broadcast(const float* value) { return _mm512_set1_ps(*value); }
-GRAMIAN_TARGET inline Floats multiply_add(Floats a, Floats b, Floats sum) {
-  return _mm512_fmadd_ps(a, b, sum);
-}
-#include "kernels/factor/factor-inl.h"
-#undef GRAMIAN_TARGET
-}  // namespace avx512
-#endif
+#define GRAMIAN_BODY "kernels/factor/factor-inl.h"
+#include "kernels/each_fma_level.h"
 
 struct Functions {
   decltype(&baseline::finish_diagonal) finish_diagonal;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.h"
+
 namespace gramian {
 namespace {
 
@@ -41,18 +43,16 @@ const Family& find_family(const ConfigReader& file) {
       !config.json().at("architectures").empty() && config.json().at("architectures")[0].is_string()) {
     architecture = config.json().at("architectures")[0].get<std::string>();
   }
-  std::string known;
   for (const Family& family : families()) {
     const auto& others = family.other_types;
     if (family.model_type == type || std::find(others.begin(), others.end(), type) != others.end() ||
         (type.empty() && family.architecture == architecture))
       return family;
-    known += (known.empty() ? "" : ", ") + family.model_type;
   }
   if (type.empty() && architecture.empty()) config.fail("model_type", "is missing");
   throw Error(ErrorKind::unsupported, config.where(),
               str("model type '", type.empty() ? architecture : type, "' is not built"),
-              "known types: " + known);
+              "known types: " + listed(families(), [](const Family& family) { return family.model_type; }));
 }
 
 }  // namespace gramian
