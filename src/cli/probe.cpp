@@ -3,8 +3,8 @@
 #include "base/file.h"
 #include "cli/common.h"
 #include "formats/json.h"
-#include "formats/linear_format.h"
 #include "models/sharing/layer_tree.h"
+#include "pipeline/preflight.h"
 #include "pipeline/sharing_probe.h"
 
 namespace gramian::cli {
@@ -33,10 +33,7 @@ std::vector<TokenRow> spread_rows(int64_t vocab) {
 
 Model open(const ModelFlags& flags) {
   auto checkpoint = std::make_shared<const Checkpoint>(flags.folder);
-  if (stored_format(checkpoint->config(), flags.folder + "/config.json")) {
-    throw Error(ErrorKind::invalid_argument, flags.folder, "is quantized already (quantization_config)",
-                "give the unquantized checkpoint");
-  }
+  refuse_quantized(*checkpoint);
   return {
       std::move(checkpoint),
       {.dtype = parse_dtype(flags.open.dtype), .treat_as_tied = flags.open.treat_as_tied, .quantized = {}}};
@@ -93,12 +90,10 @@ void run(const Flags& flags, const Common& common) {
   json["ok"] = fully_verified;
   if (!fully_verified) {
     common.result(json, "");
-    std::string all;
-    for (const std::string& problem : problems) all += "\n  " + problem;
     throw Error(ErrorKind::unsound, flags.model.folder,
                 str(has_errors ? "the module tree does not say what the forward does"
                                : "the forward does not verify all of the module tree",
-                    ", ", problems.size(), " problem(s):", all));
+                    ", ", problems.size(), " problem(s):", below(problems)));
   }
   common.result(json,
                 str(flags.model.folder, ": ", layers.size(), " layers of ", model.family().model_type, ", ",

@@ -23,16 +23,6 @@ void refuse_output(const QuantizeJob& job) {
   StagedDirectory::refuse_occupied(job.output, job.force);
 }
 
-void refuse_quantized(const Checkpoint& checkpoint) {
-  if (!checkpoint.config().contains("quantization_config") ||
-      checkpoint.config().at("quantization_config").is_null()) {
-    return;
-  }
-  if (is_decoded_source(checkpoint.config(), (checkpoint.folder() / "config.json").string())) return;
-  throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(),
-              "is quantized already (quantization_config)", "give the unquantized checkpoint");
-}
-
 class Preflight {
  public:
   Preflight(const QuantizeJob& job, ThreadPool& pool, Log& log) : job_(job), pool_(pool), log_(log) {}
@@ -175,6 +165,16 @@ class Preflight {
 };
 
 }  // namespace
+
+void refuse_quantized(const Checkpoint& checkpoint) {
+  if (!checkpoint.config().contains("quantization_config") ||
+      checkpoint.config().at("quantization_config").is_null()) {
+    return;
+  }
+  if (is_decoded_source(checkpoint.config(), (checkpoint.folder() / "config.json").string())) return;
+  throw Error(ErrorKind::invalid_argument, checkpoint.folder().string(),
+              "is quantized already (quantization_config)", "give the unquantized checkpoint");
+}
 
 Prepared prepare(const QuantizeJob& job, ThreadPool& pool, Log& log) {
   return Preflight(job, pool, log).run();

@@ -33,4 +33,8 @@ struct Prepared {
 // takes longer than seconds. Says what will be done and what will not.
 Prepared prepare(const QuantizeJob& job, ThreadPool& pool, Log& log);
 
+// Throws invalid_argument for a checkpoint that is quantized, apart from one that is decoded while it is read
+// (formats/encoded_tensor.h).
+void refuse_quantized(const Checkpoint& checkpoint);
+
 }  // namespace gramian
