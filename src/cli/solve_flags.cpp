@@ -75,6 +75,13 @@ void add_solve_flags(CLI::App& verb, QuantizeJob& job, SolveFlags& flags) {
   verb.add_flag("--desc-act", flags.desc_act, "Other tools' name for --order activation")->excludes(order);
   verb.add_flag("--static-groups", flags.static_groups,
                 "Take all group scales before any error compensation");
+  verb.add_option("--refine", flags.refine,
+                  "Sweeps of a last pass over codes and scales that only lowers the error against the "
+                  "Hessian; 0: none")
+      ->check(CLI::Range(0, 100));
+  verb.add_flag_callback(
+      "--no-refine-scales", [&flags] { flags.refine_scales = false; },
+      "Leave the scales in that pass as they are");
   verb.add_option(
           "--fallback", flags.fallback,
           "How modules that calibration did not reach are rounded: rtn, midpoint, mean, median, stdclip")
@@ -99,6 +106,8 @@ void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
   take(solve.grid.mse, flags.mse);
   take(solve.damp_percent, flags.damp_percent);
   take(solve.damp_step, flags.damp_step);
+  take(solve.refine, flags.refine);
+  solve.refine_scales = flags.refine_scales;
   solve.grid.symmetric = !flags.asymmetric;
   solve.static_groups = flags.static_groups;
   if (flags.desc_act) solve.order = ColumnOrder::activation;

@@ -18,6 +18,8 @@ struct SolveFlags {
   std::optional<double> mse, damp_percent, damp_step;
   bool asymmetric = false, symmetric = false, desc_act = false, static_groups = false;
   std::optional<std::string> order;
+  std::optional<int> refine;
+  bool refine_scales = true;
   std::string fallback = "rtn", smoother = "none";
 };
 

@@ -59,7 +59,8 @@ class QqqFormat final : public LinearFormat {
   PackedParts pack(const QuantizedLinear& module, const PackSource& source,
                    const GridOptions&) const override {
     const at::Tensor channel_scale = source.compat_gptqmodel ? qqq::channel_scale_from_weight(source.weight)
-                                                             : qqq::channel_scale_from_codes(module);
+                                     : module.channel_scale.defined() ? module.channel_scale
+                                                                      : qqq::channel_scale_from_codes(module);
     const qqq::Packed packed = qqq::pack(module, channel_scale, source.bias, source.name);
     PackedParts parts{{"B", packed.B}, {"s_channel", packed.s_channel}};
     if (packed.s_group.defined() && packed.s_group.numel() > 0) parts["s_group"] = packed.s_group;

@@ -33,6 +33,8 @@ Json options_of(const QuantizeJob& job, const Model& model) {
       {"damp-step", solve.damp_step},
       {"static-groups", solve.static_groups},
       {"order", to_text(solve.order)},
+      {"refine", solve.refine},
+      {"refine-scales", solve.refine_scales},
       {"fallback", to_text(job.fallback.strategy)},
       {"fallback-smoother",
        {static_cast<int>(job.fallback.smoother.kind), job.fallback.smoother.a, job.fallback.smoother.b}},

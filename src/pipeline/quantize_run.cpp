@@ -50,6 +50,7 @@ Json module_report(const SolvedModule& solved, const std::string& method, const 
   json["in_features"] = linear.in_features;
   json["dead_columns"] = q.dead_columns;
   json["zero_groups"] = q.zero_groups;
+  json["refined"] = q.refined ? Json{{"codes", q.refined->codes}, {"gain", q.refined->gain}} : Json(nullptr);
   json["int8_saturated"] = solved.decoded.saturated;
   return json;
 }
@@ -363,8 +364,10 @@ std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const PlannedMo
   const PackSource source = load_source(model_.checkpoint(), module, job_.compat_gptqmodel);
   const SolveSettings settings = {*plan_.format, module.solve, job_.fallback};
   double solve_seconds = 0, write_seconds = 0;
-  const SolvedModule solved =
-      timed(solve_seconds, [&] { return solve_module(source, factor, tokens, settings, pool_); });
+  const SolvedModule solved = timed(solve_seconds, [&] {
+    const at::Tensor hessian = statistics == nullptr ? at::Tensor() : statistics->hessian;
+    return solve_module(source, factor, hessian, tokens, settings, pool_);
+  });
   double error = std::nan("");
   if (statistics != nullptr && statistics->hessian.defined()) {
     error = timed(now_.stages["error"], [&] { return relative_error(source, solved, statistics->hessian); });
@@ -435,6 +438,8 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
     json["damp_percent"] = plan_.solve.damp_percent;
     json["order"] = to_text(plan_.solve.order);
     json["static_groups"] = plan_.solve.static_groups;
+    json["refine"] = plan_.solve.refine;
+    json["refine_scales"] = plan_.solve.refine_scales;
   }
   json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
   json["dtype"] = c10::toString(model_.dtype());

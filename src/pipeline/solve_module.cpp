@@ -5,17 +5,22 @@
 #include <vector>
 
 #include "base/error.h"
+#include "solve/refine.h"
 #include "solve/solvers.h"
 #include "tensor/ops.h"
 
 namespace gramian {
 namespace {
 
-QuantizedLinear solve_unnamed(const PackSource& source, const Factor* factor, int64_t tokens,
-                              const SolveSettings& settings, ThreadPool& pool) {
+QuantizedLinear solve_unnamed(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
+                              int64_t tokens, const SolveSettings& settings, ThreadPool& pool) {
   const GridOptions& grid = settings.options.grid;
   if (factor == nullptr) return solve_rtn(source.weight, grid, pool);
-  if (tokens > 0 && factor->ok()) return solve_gptq(source.weight, *factor, tokens, settings.options, pool);
+  if (tokens > 0 && factor->ok()) {
+    QuantizedLinear solved = solve_gptq(source.weight, *factor, tokens, settings.options, pool);
+    if (settings.options.refine > 0) refine(solved, source.weight, hessian, settings.options, pool);
+    return solved;
+  }
   QuantizedLinear result = solve_fallback(source.weight, grid, settings.fallback, pool);
   result.fallback =
       str(to_text(settings.fallback.strategy), ": ",
@@ -25,10 +30,10 @@ QuantizedLinear solve_unnamed(const PackSource& source, const Factor* factor, in
 }
 
 // The solvers know matrices, not their names.
-QuantizedLinear solve(const PackSource& source, const Factor* factor, int64_t tokens,
-                      const SolveSettings& settings, ThreadPool& pool) {
+QuantizedLinear solve(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
+                      int64_t tokens, const SolveSettings& settings, ThreadPool& pool) {
   try {
-    return solve_unnamed(source, factor, tokens, settings, pool);
+    return solve_unnamed(source, factor, hessian, tokens, settings, pool);
   } catch (const Error& error) {
     throw Error(error.kind(), source.name, error.what());
   }
@@ -41,10 +46,10 @@ std::shared_ptr<const LinearOp> dense(const DecodedLinear& decoded, at::ScalarTy
 
 }  // namespace
 
-SolvedModule solve_module(const PackSource& source, const Factor* factor, int64_t tokens,
-                          const SolveSettings& settings, ThreadPool& pool) {
+SolvedModule solve_module(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
+                          int64_t tokens, const SolveSettings& settings, ThreadPool& pool) {
   SolvedModule solved;
-  solved.quantized = solve(source, factor, tokens, settings, pool);
+  solved.quantized = solve(source, factor, hessian, tokens, settings, pool);
   solved.by_hessian = factor != nullptr && solved.quantized.fallback.empty();
   const GridOptions& grid = settings.options.grid;
   solved.packed = settings.format.pack(solved.quantized, source, grid);

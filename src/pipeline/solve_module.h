@@ -30,10 +30,10 @@ struct SolveSettings {
   bool compat_gptqmodel = false;
 };
 
-// `factor` of the module's input over `tokens` rows; nullptr for plain rounding. A factor that failed, or no tokens at
-// all, gives plain rounding with a fallback mark.
-SolvedModule solve_module(const PackSource& source, const Factor* factor, int64_t tokens,
-                          const SolveSettings& settings, ThreadPool& pool);
+// `factor` of the module's input over `tokens` rows, nullptr for plain rounding, and its Hessian, which only the last pass over
+// the codes reads. A factor that failed, or no tokens at all, gives plain rounding with a fallback mark.
+SolvedModule solve_module(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
+                          int64_t tokens, const SolveSettings& settings, ThreadPool& pool);
 
 // sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, Q decoded from what is stored, and H [K, K] of the module's input: the
 // root of the share of the output's energy that is lost on the calibration rows, bias apart. Taken over at most 128

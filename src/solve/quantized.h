@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "solve/column_order.h"
@@ -45,6 +46,9 @@ struct SolveOptions {
   bool static_groups = false;
   // Clear the weights of columns that calibration never excited, as GPT-QModel does; else they are rounded.
   bool clear_dead_columns = false;
+  // Sweeps of the last pass over codes and, with refine_scales, scales (solve/refine.h); 0: none.
+  int refine = 0;
+  bool refine_scales = true;
   // Let error compensation fill groups of weights that are all zero, as GPT-QModel does; else they stay zero.
   bool fill_zero_groups = false;
 };
@@ -54,6 +58,8 @@ struct QuantizedLinear {
   at::Tensor scale;  // f32 [N, groups], groups = K / group_size, rounded up
   at::Tensor zero;   // int8 [N, groups], signed as the codes are; undefined on symmetric grids, where it is 0
   at::Tensor group_index;  // int32 [K], the group of each column; undefined where that is k / group_size
+  // f32 [N]: QQQ's channel scales that the codes were chosen for; undefined where they follow from the codes.
+  at::Tensor channel_scale;
   int bits = 4;
   int64_t group_size = 0;  // resolved: K for one scale per row
   // (code - zero) · scale, f32 [N, K].
@@ -67,7 +73,12 @@ struct QuantizedLinear {
   double diagonal_spread = std::numeric_limits<double>::quiet_NaN();
   int64_t dead_columns = 0;
   int64_t zero_groups = 0;  // groups (rows for one scale per row) whose weights are all zero
-  std::string fallback;     // why plain rounding was used instead; empty when it was not
+  struct Refined {
+    int64_t codes = 0;  // changes of codes
+    double gain = 0;    // share of the error against the Hessian that went
+  };
+  std::optional<Refined> refined;  // what solve/refine.h did
+  std::string fallback;            // why plain rounding was used instead; empty when it was not
 };
 
 }  // namespace gramian

@@ -108,6 +108,18 @@ class Quantize(e2e.GramianTestCase):
         config = json.loads((out / "config.json").read_text())["quantization_config"]
         self.assertIs(config["meta"]["static_groups"], True)
 
+    def test_refine(self):
+        """The error against each Hessian falls, and less where the scales stay."""
+        out, report = self.changes("--refine", 3)
+        fixed, _ = self.job("--refine", 3, "--no-refine-scales", name="fixed")
+        self.assertNotEqual(weights(fixed), weights(out))
+        for module, base in zip(report["modules"], self.base_report["modules"]):
+            self.assertGreater(module["refined"]["codes"], 0)
+            self.assertIsNone(base["refined"])
+        error = sum(m["relative_error"] ** 2 for m in report["modules"] if ".0.self_attn.q" in m["name"])
+        base = sum(m["relative_error"] ** 2 for m in self.base_report["modules"] if ".0.self_attn.q" in m["name"])
+        self.assertLess(error, base)
+
     def test_samples(self):
         out, report = self.changes("--samples", 6)
         self.assertEqual((report["rows_asked"], report["rows"], report["tokens"]), (6, 6, 6 * 48))
@@ -229,7 +241,7 @@ class Quantize(e2e.GramianTestCase):
         for verb, flags in {
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--format", "--bits", "--activation-bits", "--sym", "--asym", "--order", "--desc-act", "--fallback",
-                             "--fallback-smoother",
+                             "--fallback-smoother", "--refine", "--no-refine-scales",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
                              "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume",

@@ -9,20 +9,13 @@ namespace {
 #define GRAMIAN_BODY "kernels/solve/block-inl.h"
 #include "kernels/each_level.h"
 
-void solve_at(CpuLevel level, const SolveBlock& block, float* e, float* codes, float* loss) {
+void recursion_at(CpuLevel level, const SolveBlock& block, float* e, float* codes, float* loss) {
 #if defined(__x86_64__)
-  if (level >= CpuLevel::avx512) {
-    avx512::recursion(block, e, codes, loss);
-    return avx512::update_trailing(block, e);
-  }
-  if (level >= CpuLevel::avx2) {
-    avx2::recursion(block, e, codes, loss);
-    return avx2::update_trailing(block, e);
-  }
+  if (level >= CpuLevel::avx512) return avx512::recursion(block, e, codes, loss);
+  if (level >= CpuLevel::avx2) return avx2::recursion(block, e, codes, loss);
 #endif
   static_cast<void>(level);
   baseline::recursion(block, e, codes, loss);
-  baseline::update_trailing(block, e);
 }
 
 }  // namespace
@@ -31,7 +24,15 @@ double solve_block(const SolveBlock& block, CpuLevel level) noexcept {
   alignas(64) float e[kBlockColumns * kBlockRows];
   alignas(64) float codes[kBlockColumns * kBlockRows];
   alignas(64) float loss[kBlockRows] = {};
-  solve_at(level, block, e, codes, loss);
+  recursion_at(level, block, e, codes, loss);
+  subtract_product({.rows = block.rows,
+                    .steps = e,
+                    .columns = block.columns,
+                    .matrix = block.right,
+                    .stride = block.right_stride,
+                    .width = block.trailing,
+                    .into = block.weights + block.columns * kBlockRows},
+                   level);
   double total = 0;
   for (int64_t r = 0; r < block.rows; ++r) {
     total += loss[r];

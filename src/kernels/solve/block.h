@@ -11,11 +11,9 @@
 #include <cstdint>
 
 #include "kernels/cpu_level.h"
+#include "kernels/solve/product.h"
 
 namespace gramian {
-
-inline constexpr int64_t kBlockColumns = 128;
-inline constexpr int64_t kBlockRows = 64;
 
 struct SolveBlock {
   int64_t rows = 0;      // 1 .. kBlockRows; the lanes beyond hold zeros (or anything finite)

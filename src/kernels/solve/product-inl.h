@@ -1,0 +1,42 @@
+// The product that later columns are updated with, once per CPU level (kernels/each_level.h); GRAMIAN_LANES rows per vector.
+// Products and sums stay apart (no fused multiply-add).
+
+typedef float Floats __attribute__((vector_size(GRAMIAN_LANES * 4)));
+
+// A tile of kTile columns of the matrix is one or half a cache line wide; its 128 lines lie in as many pages, so the
+// next tile's are asked for ahead of time.
+GRAMIAN_TARGET inline void subtract(const StepProduct& product) {
+  constexpr int kTile = GRAMIAN_LANES == 16 ? 16 : 8;  // accumulators that fit the registers
+  int64_t j = 0;
+  for (; j + kTile <= product.width; j += kTile) {
+    for (int64_t i = 0; i < product.columns; ++i)
+      __builtin_prefetch(product.matrix + i * product.stride + j + kTile);
+    for (int64_t first = 0; first < product.rows; first += GRAMIAN_LANES) {
+      Floats sum[kTile] = {};
+      const float* entry = product.matrix + j;
+      for (int64_t i = 0; i < product.columns; ++i, entry += product.stride) {
+        Floats step;
+        __builtin_memcpy(&step, product.steps + i * kBlockRows + first, sizeof step);
+        for (int c = 0; c < kTile; ++c) sum[c] += step * entry[c];
+      }
+      for (int c = 0; c < kTile; ++c) {
+        Floats value;
+        __builtin_memcpy(&value, product.into + (j + c) * kBlockRows + first, sizeof value);
+        value -= sum[c];
+        __builtin_memcpy(product.into + (j + c) * kBlockRows + first, &value, sizeof value);
+      }
+    }
+  }
+  for (; j < product.width; ++j) {
+    for (int64_t first = 0; first < product.rows; first += GRAMIAN_LANES) {
+      Floats sum = {}, step, value;
+      for (int64_t i = 0; i < product.columns; ++i) {
+        __builtin_memcpy(&step, product.steps + i * kBlockRows + first, sizeof step);
+        sum += step * product.matrix[i * product.stride + j];
+      }
+      __builtin_memcpy(&value, product.into + j * kBlockRows + first, sizeof value);
+      value -= sum;
+      __builtin_memcpy(product.into + j * kBlockRows + first, &value, sizeof value);
+    }
+  }
+}
