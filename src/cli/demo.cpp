@@ -1,4 +1,4 @@
-// gramian demo: the bundled model quantized three ways and compared with itself, with a page to look at.
+// gramian demo: the bundled model quantized several ways and compared with itself, with a page to look at.
 #include <ctime>
 #include <sstream>
 
@@ -6,6 +6,7 @@
 #include "base/resources.h"
 #include "cli/common.h"
 #include "cli/page.h"
+#include "cli/solve_flags.h"
 #include "eval/evaluate.h"
 #include "kernels/cpu_level.h"
 #include "pipeline/method.h"
@@ -29,11 +30,15 @@ struct Flags {
 struct Variant {
   const char* name;
   const char* method;
+  const char* format;
   int64_t group_size;
-  bool tells_story;
+  bool tells_story = false;
 };
-constexpr Variant kVariants[] = {
-    {"rtn-g128", "rtn", 128, false}, {"qqq-g128", "qqq", 128, true}, {"qqq-row", "qqq", -1, false}};
+constexpr Variant kVariants[] = {{"rtn-g128", "rtn", "qqq", 128},
+                                 {"gptq-g128", "gptq", "gptq", 128},
+                                 {"qqq-g128", "qqq", "qqq", 128, true},
+                                 {"qqq-row", "qqq", "qqq", -1},
+                                 {"w4a8-g128", "qqq", "compressed-tensors", 128}};
 
 // models/tinystories of the current folder, else beside the program's build folder.
 fs::path bundled_model() {
@@ -189,7 +194,10 @@ class Demo {
     job.source = source_;
     job.output = fs::path(flags_.output) / variant.name;
     job.method = variant.method;
-    job.solve.grid.group_size = variant.group_size;
+    SolveFlags solve;
+    solve.format = variant.format;
+    solve.group_size = variant.group_size;
+    settle_solve(solve, job);
     if (find_method(job.method).needs_hessian) job.calibration = source_ / "calibration.txt";
     job.rows = flags_.rows.options(128);
     job.force = true;
@@ -226,8 +234,8 @@ class Demo {
       const std::string output = shell_word(fs::path(flags_.output) / variant.name);
       const bool calibrated = find_method(variant.method).needs_hessian;
       lines.push_back(
-          str("gramian quantize ", source, " --output ", output, " --method ", variant.method,
-              " --group-size ", variant.group_size,
+          str("gramian quantize ", source, " --output ", output, " --method ", variant.method, " --format ",
+              variant.format, " --group-size ", variant.group_size,
               calibrated ? str(" --calibration ", shell_word(source_ / "calibration.txt"), rows) : "",
               threads, " --force"));
       lines.push_back(str("gramian eval ", output, " --reference ", source, " --text ",
@@ -261,7 +269,7 @@ void add_demo(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
   CLI::App& verb = *app.add_subcommand(
-      "demo", "Quantize the bundled model three ways and compare, with a page to look at");
+      "demo", "Quantize the bundled model several ways and compare, with a page to look at");
   verb.add_option("--model", flags->model,
                   "Folder with a model, calibration.txt and heldout.txt (default: the bundled one)");
   verb.add_option("-o,--output", flags->output,

@@ -76,7 +76,10 @@ std::string readable_date(const std::string& iso) {
 std::string note_of(const ReportRow& row) {
   if (!row.job) return "not quantized";
   const std::string& name = row.job->method;
-  const std::string method = name == "rtn" ? "plain rounding" : name == "qqq" ? "QQQ" : name;
+  const std::string method = name == "rtn"    ? "plain rounding"
+                             : name == "qqq"  ? "QQQ"
+                             : name == "gptq" ? "GPTQ"
+                                              : name;
   const int64_t group = row.job->group_size;
   return method + (group > 0 ? str(", groups of ", group) : ", one scale per row");
 }

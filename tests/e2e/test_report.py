@@ -12,7 +12,7 @@ import gramian_e2e as e2e
 from gramian_e2e import BINARY, TINYSTORIES
 
 VOID = {"meta", "link", "br", "rect", "line"}  # SVG's shapes close themselves
-VARIANTS = ["original", "rtn-g128", "qqq-g128", "qqq-row"]
+VARIANTS = ["original", "rtn-g128", "gptq-g128", "qqq-g128", "qqq-row", "w4a8-g128"]
 
 
 class Element:
@@ -230,7 +230,7 @@ class DemoPage(e2e.GramianTestCase):
             for i, module in enumerate(row["job"]["modules"]):
                 module["relative_error"] = None if row["variant"] == "rtn-g128" or i == 5 else 0.01 * 1.1 ** i
         maps = self.check_heat(self.render(document), document)
-        self.assertEqual(list(maps), ["qqq-g128", "qqq-row"])
+        self.assertEqual(list(maps), VARIANTS[2:])
         classes = [cell.attributes["class"] for cell in maps["qqq-row"].values()]
         steps = [int(name[1]) for name in classes if name != "unmeasured"]
         self.assertEqual((len(steps), steps, set(steps)), (41, sorted(steps), set(range(8))))
@@ -254,7 +254,7 @@ class DemoPage(e2e.GramianTestCase):
         self.assertEqual(demo, ["gramian", "demo", "--model", "my models/tinystories", "--output", "out & more", "--prompt",
                                 "One day, a girl named Lily found a small box in the garden.", "--samples", "4",
                                 "--sequence-length", "64"])
-        self.assertEqual(len(parts), 6)
+        self.assertEqual(len(parts), 2 * len(VARIANTS[1:]))
         for command in parts:
             self.assertEqual(command[0], "gramian")
             process = self.run_there(BINARY, *command[1:], "--json")
