@@ -80,5 +80,6 @@ void add_bench(CLI::App& app);
 void add_imatrix(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_probe(CLI::App& app);
+void add_smooth(CLI::App& app);
 
 }  // namespace gramian::cli

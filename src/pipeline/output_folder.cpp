@@ -30,6 +30,29 @@ void refuse_replacing(const fs::path& output, const std::vector<fs::path>& input
   }
 }
 
+void write_folder(const fs::path& path, bool force, const std::function<void(const fs::path&)>& write) {
+  StagedDirectory::refuse_occupied(path, force);
+  fs::path staging = plain_path(path);
+  staging += ".partial";
+  fs::remove_all(staging);
+  StagedDirectory folder(path, force, staging);
+  try {
+    write(folder.path());
+    folder.commit();
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(staging, ignored);
+    throw;
+  }
+}
+
+void copy_side_files(const Checkpoint& source, const fs::path& folder) {
+  for (const fs::path& file : source.side_files().files) {
+    fs::create_directories((folder / file).parent_path());
+    copy_atomically(source.folder() / file, folder / file);
+  }
+}
+
 OutputFolder::OutputFolder(const fs::path& path, bool force, const fs::path& staging,
                            const Checkpoint& source, const QuantizePlan& plan, uint64_t shard_bytes_max)
     : source_(source),
@@ -57,10 +80,7 @@ void OutputFolder::copy(bool begun) {
   each(plan_.decoded, [&](const auto& name, const auto& tensor) {
     writer_.write(name, tensor.to_tensor().to(at::kBFloat16));
   });
-  for (const fs::path& file : source_.side_files().files) {
-    fs::create_directories((staged_.path() / file).parent_path());
-    copy_atomically(source_.folder() / file, staged_.path() / file);
-  }
+  copy_side_files(source_, staged_.path());
 }
 
 std::map<std::string, std::string> OutputFolder::write(const std::string& module, const PackedParts& parts) {

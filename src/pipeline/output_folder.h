@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -16,6 +17,13 @@ namespace gramian {
 // Throws invalid_argument when `output` is one of `inputs` or a folder that holds one (replacing it would remove what the
 // job reads), or a folder that is not empty and no checkpoint.
 void refuse_replacing(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs);
+
+// Makes the folder `path` of what `write` puts into one beside it, which is synced and renamed; nothing is left behind when
+// `write` throws. `force` replaces a checkpoint that is there.
+void write_folder(const std::filesystem::path& path, bool force,
+                  const std::function<void(const std::filesystem::path&)>& write);
+// Everything that belongs to the model besides weights and configuration.
+void copy_side_files(const Checkpoint& source, const std::filesystem::path& folder);
 
 class OutputFolder {
  public:

@@ -248,6 +248,7 @@ class Quantize(e2e.GramianTestCase):
                              "--no-shared-inputs", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
                 "inspect": ["--cpu", "--plan"],
+                "smooth": ["--output", "--calibration", "--alpha", "--force", "--batch", "--dtype", *rows],
                 "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
             for flag in [*flags, *common]:
