@@ -19,7 +19,7 @@ configure = if [ ! -f $(2)/build.ninja ] || [ .venv/gramian-setup -nt $(2)/build
 help: ## this list
 	@echo 'make TARGET, where TARGET is one of'
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
-	@echo 'Variables: ARGS="..." for demo, quality and bench, JOBS and TEST_JOBS, GRAMIAN_GOLDEN=folder for golden and test,'
+	@echo 'Variables: ARGS="..." for demo, quality, interop and bench, JOBS and TEST_JOBS, GRAMIAN_GOLDEN=folder for golden and test,'
 	@echo 'GRAMIAN_CPU_LEVEL, GRAMIAN_TORCH_VERSION and GRAMIAN_TORCH_INDEX (see tools/setup.sh).'
 
 .PHONY: demo
@@ -38,6 +38,10 @@ test: all ## all tests: unit, golden, end to end, tree check
 .PHONY: fast
 fast: all ## the fast tests only
 	@$(CTEST) --test-dir build -L fast
+
+.PHONY: interop
+interop: build ## other programs read what we write (makes interop-venv/; ARGS="--python VENV/bin/python" for one that is there)
+	@.venv/bin/python tools/interop.py $(ARGS)
 
 .PHONY: soak
 soak: build ## kill a job KILLS=500 times at random moments; what it goes on to must be the bytes of an unbroken run

@@ -43,6 +43,8 @@ class ChunkRefine {
         most_(plan.groups * kBlockRows),
         frozen_(plan.groups * kBlockRows),
         step_(kBlockColumns * kBlockRows),
+        moved_(kBlockColumns * kBlockRows),
+        moved_rows_(kBlockColumns),
         block_(kBlockColumns * kBlockColumns) {}
 
   Outcome run(QuantizedLinear& module) {
@@ -114,10 +116,19 @@ class ChunkRefine {
 
   // gradient_ -= step · (H + λI), of a step in the columns [begin, begin + count).
   void apply(const float* step, int64_t begin, int64_t count) {
-    subtract_product({.steps = step,
-                      .columns = count,
+    // Late sweeps move few codes: columns without a step are left out.
+    int64_t moved = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const float* column = step + i * kBlockRows;
+      if (std::all_of(column, column + kBlockRows, [](float value) { return value == 0; })) continue;
+      std::copy_n(column, kBlockRows, moved_.begin() + moved * kBlockRows);
+      moved_rows_[moved++] = static_cast<int32_t>(i);
+    }
+    subtract_product({.steps = moved_.data(),
+                      .columns = moved,
                       .matrix = plan_.hessian + begin * plan_.columns,
                       .stride = plan_.columns,
+                      .rows_of = moved_rows_.data(),
                       .width = plan_.columns,
                       .into = gradient_.data()},
                      plan_.level);
@@ -276,6 +287,8 @@ class ChunkRefine {
   std::vector<uint8_t> frozen_;              // groups of zeros, which stay
   std::vector<float> ratio_, channel_;       // QQQ's two scales, once they are in use
   std::vector<float> step_;                  // [kBlockColumns][kBlockRows]
+  std::vector<float> moved_;                 // step_ without its columns of zeros
+  std::vector<int32_t> moved_rows_;          // where they stood
   std::vector<float> block_;                 // H + λI of a block
 };
 

@@ -15,10 +15,11 @@ struct StepProduct {
   int64_t rows = kBlockRows;      // 1 .. kBlockRows; lanes beyond hold anything finite
   const float* steps = nullptr;   // [columns][kBlockRows]
   int64_t columns = 0;            // i
-  const float* matrix = nullptr;  // m_ij = matrix[i · stride + j]
+  const float* matrix = nullptr;  // m_ij = matrix[row(i) · stride + j]
   int64_t stride = 0;
-  int64_t width = 0;      // j
-  float* into = nullptr;  // [width][kBlockRows]
+  const int32_t* rows_of = nullptr;  // [columns], row(i); null where it is i
+  int64_t width = 0;                 // j
+  float* into = nullptr;             // [width][kBlockRows]
 };
 
 void subtract_product(const StepProduct& product, CpuLevel level) noexcept;
