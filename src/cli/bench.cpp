@@ -1,8 +1,9 @@
-// gramian bench gram|factor: the kernels of this processor beside LibTorch.
+// gramian bench gram|factor: the kernels of this processor beside LibTorch. The other benches are in files of their own.
 #include <functional>
 #include <vector>
 
 #include "base/format.h"
+#include "cli/bench_solve.h"
 #include "cli/common.h"
 #include "eval/kernel_speed.h"
 
@@ -106,6 +107,7 @@ void add_bench(CLI::App& app) {
   CLI::App& factor = add_kernel(
       verb, "factor", "The Hessian's inverse factor, against cholesky, cholesky_inverse, cholesky", flags);
   add_common(factor, common, [flags, common] { run(*flags, *common, {DType::f32}, measure_factor, 3); });
+  add_bench_solve(verb);
 }
 
 }  // namespace gramian::cli

@@ -33,6 +33,24 @@ class Bench(e2e.GramianTestCase):
         figures = self.bench("factor", "--K", 97, "--threads", 1)
         self.assertEqual([(f["name"], f["K"], f["T"]) for f in figures], [("factor", 97, 194), ("factor_damped", 97, 25)])
 
+    def test_solve(self):
+        """Both solve the same task to about the same error; refining lowers it; the grid and its scales count."""
+        def figures(*flags):
+            return self.ok("bench", "solve", "--N", 64, "--K", 256, "--threads", 1, *flags, "--json").json()
+
+        searched, plain = figures("--mse", "2.4,0")
+        for figure in (searched, plain):
+            self.assertEqual({key: figure[key] for key in ("N", "K", "group_size", "refine", "threads")},
+                             {"N": 64, "K": 256, "group_size": 128, "refine": 0, "threads": 1})
+            self.assertAlmostEqual(figure["error"], figure["torch_error"], delta=0.02 * figure["error"])
+            self.assertGreater(min(figure["factor_seconds"], figure["solve_seconds"], figure["ratio_vs_torch"]), 0)
+        self.assertLess(searched["error"], plain["error"])
+        refined, = figures("--mse", 2.4, "--refine", 2, "--no-torch")
+        self.assertLess(refined["error"], searched["error"])
+        self.assertIsNone(refined["ratio_vs_torch"])
+        row, = figures("--mse", 2.4, "--group-size", -1)
+        self.assertGreater(row["error"], searched["error"])
+
     def test_the_level_in_use(self):
         in_use = self.report("inspect", "--cpu")["cpu_level"]
         for level in (None, "reference"):
