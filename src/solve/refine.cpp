@@ -25,6 +25,9 @@ struct Plan {
   int code_min, code_max;
 };
 
+// Visits of QQQ's integers: what their rounding costs is made good by the first.
+constexpr int kTwoScaleSweeps = 2;
+
 struct Outcome {
   double before = 0, after = 0;
   int64_t changed = 0;
@@ -43,6 +46,8 @@ class ChunkRefine {
         most_(plan.groups * kBlockRows),
         frozen_(plan.groups * kBlockRows),
         step_(kBlockColumns * kBlockRows),
+        rounding_(kBlockColumns * kBlockRows),
+        local_(kBlockColumns * kBlockRows),
         moved_(kBlockColumns * kBlockRows),
         moved_rows_(kBlockColumns),
         block_(kBlockColumns * kBlockColumns) {}
@@ -52,20 +57,12 @@ class ChunkRefine {
     compute_gradient();
     Outcome outcome;
     outcome.before = objective();
-    const bool two_scales = module.channel_scale.defined();
-    for (int sweep = 0; sweep < plan_.options.refine; ++sweep) {
-      const int64_t changed = visit_codes();
-      outcome.changed += changed;
-      const bool moved = plan_.options.refine_scales && visit_scales();
-      if (changed == 0 && !moved) break;
+    for (int sweep = 0; sweep < plan_.options.refine && visit(&outcome.changed); ++sweep) {
     }
-    if (two_scales) {
-      take_two_scales(module);
-      compute_gradient();
-      for (int sweep = 0; sweep < plan_.options.refine; ++sweep) {
-        const int64_t changed = visit_codes();
-        outcome.changed += changed;
-        if (changed == 0) break;
+    if (module.channel_scale.defined()) {
+      take_two_scales();
+      for (int sweep = 0; sweep < std::min(plan_.options.refine, kTwoScaleSweeps) && visit(&outcome.changed);
+           ++sweep) {
       }
     }
     outcome.after = objective();
@@ -157,18 +154,16 @@ class ChunkRefine {
     return sum;
   }
 
-  int64_t visit_codes() {
-    int64_t changed = 0;
+  // Visits every code once, and every scale where they are to move; whether anything changed.
+  bool visit(int64_t* changed) {
+    const bool scales = plan_.options.refine_scales && ratio_.empty();
+    bool moved = false;
     for (int64_t begin = 0; begin < plan_.columns; begin += kBlockColumns) {
       const int64_t count = std::min(kBlockColumns, plan_.columns - begin);
-      for (int64_t i = 0; i < count; ++i) {
-        const float* row = plan_.hessian + (begin + i) * plan_.columns + begin;
-        std::copy_n(row, count, block_.begin() + i * kBlockColumns);
-        // A column that calibration never excited stays as it was rounded.
-        if (row[i] > 0) block_[i * kBlockColumns + i] += plan_.damp;
-      }
-      const int64_t moved = descend({.columns = count,
-                                     .gradient = gradient_.data() + begin * kBlockRows,
+      load_block(begin, count);
+      if (!rounded_to_two_scales_) round_block(begin, count);
+      const int64_t codes = descend({.columns = count,
+                                     .gradient = local_.data(),
                                      .hessian = block_.data(),
                                      .group = plan_.group + begin,
                                      .scale = scale_.data(),
@@ -179,60 +174,126 @@ class ChunkRefine {
                                      .codes = codes_.data() + begin * kBlockRows,
                                      .step = step_.data()},
                                     plan_.level);
-      if (moved > 0) apply(step_.data(), begin, count);
-      changed += moved;
+      *changed += codes;
+      moved |= codes > 0;
+      if (scales && kBlockColumns % plan_.group_size == 0) {
+        take_locally(step_, count);
+        for (int64_t at = 0; at < count; at += plan_.group_size)
+          moved |= move_scale(begin, at, std::min(at + plan_.group_size, count));
+      }
+      for (size_t i = 0; i < step_.size(); ++i) step_[i] += rounding_[i];
+      apply(step_.data(), begin, count);
     }
-    return changed;
-  }
-
-  // Of one group with codes c a change d of its scale changes J by d² c H cᵀ - 2 d G·c: least at d = G·c / c H cᵀ.
-  bool visit_scales() {
-    bool moved = false;
-    const std::vector<float> kept = gradient_;
-    std::vector<float> product(gradient_.size());
-    for (int64_t group = 0; group < plan_.groups; ++group) {
-      const int64_t begin = group * plan_.group_size;
-      const int64_t end = std::min(begin + plan_.group_size, plan_.columns);
-      // product = -c (H + λI)
-      gradient_.swap(product);
-      std::fill(gradient_.begin(), gradient_.end(), 0.0f);
-      for (int64_t b = begin; b < end; b += kBlockColumns)
-        apply(codes_.data() + b * kBlockRows, b, std::min(kBlockColumns, end - b));
-      gradient_.swap(product);
-      float change[kBlockRows] = {};
-      bool any = false;
-      for (int64_t r = 0; r < rows_; ++r) {
-        const int64_t at = group * kBlockRows + r;
-        if (frozen_[at]) continue;
-        double slope = 0, curvature = 0;
-        for (int64_t j = begin; j < end; ++j) {
-          const double code = codes_[j * kBlockRows + r];
-          slope += code * gradient_[j * kBlockRows + r];
-          curvature -= code * product[j * kBlockRows + r];
-        }
-        if (!(curvature > 0)) continue;
-        const float wanted = scale_[at] + static_cast<float>(slope / curvature);
-        if (!(wanted > 0) || !std::isfinite(wanted)) continue;
-        const float next = stored_scale(wanted, plan_.options.grid.scale_type);
-        const double step = static_cast<double>(next) - scale_[at];
-        if (!std::isfinite(next) || !(2 * step * slope - step * step * curvature > 0)) continue;
-        change[r] = next - scale_[at];
-        scale_[at] = next;
-        any = true;
-      }
-      if (!any) continue;
-      moved = true;
-      for (int64_t j = 0; j < plan_.columns; ++j) {
-        float* to = gradient_.data() + j * kBlockRows;
-        const float* from = product.data() + j * kBlockRows;
-        for (int64_t r = 0; r < kBlockRows; ++r) to[r] += change[r] * from[r];
-      }
+    rounded_to_two_scales_ = true;
+    if (scales && kBlockColumns % plan_.group_size != 0) {
+      for (int64_t group = 0; group < plan_.groups; ++group) moved |= move_wide_scale(group);
     }
     return moved;
   }
 
-  // From here on weights are what QQQ's runtime multiplies with, under the channel scales that the codes ask for now.
-  void take_two_scales(const QuantizedLinear&) {
+  // H + λI and the gradient of a block of columns.
+  void load_block(int64_t begin, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const float* row = plan_.hessian + (begin + i) * plan_.columns + begin;
+      std::copy_n(row, count, block_.begin() + i * kBlockColumns);
+      // A column that calibration never excited stays as it was rounded.
+      if (row[i] > 0) block_[i * kBlockColumns + i] += plan_.damp;
+    }
+    std::copy_n(gradient_.begin() + begin * kBlockRows, count * kBlockRows, local_.begin());
+    std::fill(rounding_.begin(), rounding_.end(), 0.0f);
+  }
+
+  // What a step in the block does to its own gradient.
+  void take_locally(const std::vector<float>& step, int64_t count) {
+    subtract_product({.steps = step.data(),
+                      .columns = count,
+                      .matrix = block_.data(),
+                      .stride = kBlockColumns,
+                      .width = count,
+                      .into = local_.data()},
+                     plan_.level);
+  }
+
+  // The block goes from code · scale to the integers that QQQ's runtime multiplies with.
+  void round_block(int64_t begin, int64_t count) {
+    for (int64_t j = 0; j < count; ++j) {
+      for (int64_t r = 0; r < rows_; ++r) {
+        const int64_t at = plan_.group[begin + j] * kBlockRows + r;
+        const float code = codes_[(begin + j) * kBlockRows + r];
+        rounding_[j * kBlockRows + r] = weight_of(begin + j, r) - code * scale_[at];
+      }
+    }
+    take_locally(rounding_, count);
+  }
+
+  // Of one group with codes c a change d of its scale changes J by d² c H cᵀ - 2 d G·c: least at d = G·c / c H cᵀ. `product` is
+  // -c H. Returns whether any row's scale moved, and by how much.
+  bool best_scales(int64_t group, const float* codes, const float* gradient, const float* product,
+                   int64_t columns, float* change) {
+    bool any = false;
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t at = group * kBlockRows + r;
+      if (frozen_[at]) continue;
+      double slope = 0, curvature = 0;
+      for (int64_t j = 0; j < columns; ++j) {
+        const double code = codes[j * kBlockRows + r];
+        slope += code * gradient[j * kBlockRows + r];
+        curvature -= code * product[j * kBlockRows + r];
+      }
+      if (!(curvature > 0)) continue;
+      const float wanted = scale_[at] + static_cast<float>(slope / curvature);
+      if (!(wanted > 0) || !std::isfinite(wanted)) continue;
+      const float next = stored_scale(wanted, plan_.options.grid.scale_type);
+      const double step = static_cast<double>(next) - scale_[at];
+      if (!std::isfinite(next) || !(2 * step * slope - step * step * curvature > 0)) continue;
+      change[r] = next - scale_[at];
+      scale_[at] = next;
+      any = true;
+    }
+    return any;
+  }
+
+  // Of a group inside the block, columns [from, to) of it: the change joins step_, and the block's gradient.
+  bool move_scale(int64_t begin, int64_t from, int64_t to) {
+    const float* codes = codes_.data() + (begin + from) * kBlockRows;
+    std::vector<float> product(kBlockColumns * kBlockRows);
+    subtract_product({.steps = codes,
+                      .columns = to - from,
+                      .matrix = block_.data() + from * kBlockColumns,
+                      .stride = kBlockColumns,
+                      .width = kBlockColumns,
+                      .into = product.data()},
+                     plan_.level);
+    float change[kBlockRows] = {};
+    if (!best_scales(plan_.group[begin + from], codes, local_.data() + from * kBlockRows,
+                     product.data() + from * kBlockRows, to - from, change))
+      return false;
+    for (int64_t i = 0; i < kBlockColumns * kBlockRows; ++i) local_[i] += change[i % kBlockRows] * product[i];
+    float* step = step_.data() + from * kBlockRows;
+    for (int64_t i = 0; i < (to - from) * kBlockRows; ++i) step[i] += change[i % kBlockRows] * codes[i];
+    return true;
+  }
+
+  // Of a group that is no part of a block.
+  bool move_wide_scale(int64_t group) {
+    const int64_t begin = group * plan_.group_size, end = std::min(begin + plan_.group_size, plan_.columns);
+    std::vector<float> product(gradient_.size());
+    gradient_.swap(product);
+    for (int64_t b = begin; b < end; b += kBlockColumns)
+      apply(codes_.data() + b * kBlockRows, b, std::min(kBlockColumns, end - b));
+    gradient_.swap(product);
+    float change[kBlockRows] = {};
+    if (!best_scales(group, codes_.data() + begin * kBlockRows, gradient_.data() + begin * kBlockRows,
+                     product.data() + begin * kBlockRows, end - begin, change))
+      return false;
+    for (size_t i = 0; i < gradient_.size(); ++i) gradient_[i] += change[i % kBlockRows] * product[i];
+    return true;
+  }
+
+  // From here on weights are what QQQ's runtime multiplies with, under the channel scales that the codes ask for now; the next
+  // visit takes the gradient along.
+  void take_two_scales() {
+    rounded_to_two_scales_ = false;
     ratio_.assign(scale_.size(), 1.0f);
     channel_.assign(kBlockRows, 0.0f);
     for (int64_t j = 0; j < plan_.columns; ++j) {
@@ -286,7 +347,9 @@ class ChunkRefine {
   std::vector<float> scale_, least_, most_;  // [groups][kBlockRows]
   std::vector<uint8_t> frozen_;              // groups of zeros, which stay
   std::vector<float> ratio_, channel_;       // QQQ's two scales, once they are in use
-  std::vector<float> step_;                  // [kBlockColumns][kBlockRows]
+  bool rounded_to_two_scales_ = true;        // whether gradient_ is theirs already
+  std::vector<float> step_, rounding_;       // of a block, [kBlockColumns][kBlockRows]
+  std::vector<float> local_;                 // gradient of a block
   std::vector<float> moved_;                 // step_ without its columns of zeros
   std::vector<int32_t> moved_rows_;          // where they stood
   std::vector<float> block_;                 // H + λI of a block
