@@ -28,7 +28,7 @@ CELLS = [
     ("qqq, one scale a row", ["--method", "qqq", "--group-size", "-1"], "QQQ_TORCH", "float16", 0.06, 3e-3),
     ("qqq, groups of 128, refined", ["--method", "qqq", "--order", "group-aware", "--refine", "3"], "QQQ_TORCH", "float16", 0.06, 3e-3),
     ("gptq, 4 bits", [*GPTQ], "GPTQ_TORCH", "float16", 0.01, 1e-4),
-    ("gptq, 8 bits, asymmetric", [*GPTQ, "--bits", "8", "--asym"], "GPTQ_TORCH", "float16", 0.01, 1e-4),
+    ("gptq_v2, 8 bits, asymmetric", [*GPTQ, "--format", "gptq_v2", "--bits", "8", "--asym"], "GPTQ_TORCH", "float16", 0.01, 1e-4),
     ("gptq_v2, 3 bits, asymmetric, desc_act", [*GPTQ, "--format", "gptq_v2", "--bits", "3", "--asym", "--desc-act"], "GPTQ_TORCH",
      "float16", 0.01, 1e-4),
     ("compressed-tensors, W4A16", [*GPTQ, "--format", "compressed-tensors"], "transformers", "float32", 1e-3, 1e-6),
@@ -53,7 +53,7 @@ Checked by `make interop`: the bundled model, calibrated on 16 windows, {rows} h
 What is left for QQQ is mostly GPT-QModel's rounding of the stored channel scales to the model's type; where activations are rounded to int8 a last
 bit may move one to the next of its 255 steps.
 
-vLLM and SGLang need a GPU and are not run here; [formats](formats.md) says what they document.
+GPT-QModel refuses asymmetric checkpoints of format `gptq` that it has not written itself; `gptq_v2` is for them. vLLM and SGLang need a GPU and are not run here; [formats](formats.md) says what they document.
 """
 
 
