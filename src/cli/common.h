@@ -80,6 +80,7 @@ void add_bench(CLI::App& app);
 void add_imatrix(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_probe(CLI::App& app);
+void add_compare(CLI::App& app);
 void add_smooth(CLI::App& app);
 
 }  // namespace gramian::cli

@@ -11,8 +11,27 @@ struct Flags {
   ModelFlags model;
   std::string reference, text, rows_file;
   int64_t batch = 8;
+  bool per_row = false;
   RowFlags rows;
 };
+
+Json kl_tail(const KlTail& tail) {
+  return {
+      {"median", tail.median}, {"p90", tail.p90}, {"p99", tail.p99}, {"p99.9", tail.p999}, {"max", tail.max}};
+}
+
+Json per_row(const EvalResult& result) {
+  Json rows = Json::array();
+  for (const RowScore& row : result.rows) {
+    const auto positions = static_cast<double>(row.positions);
+    rows.push_back(
+        {{"tokens", row.positions}, {"negative_log_likelihood", row.negative_log_likelihood / positions}});
+    if (!result.kl) continue;
+    rows.back()["kl_mean"] = row.kl / positions;
+    rows.back()["top1_agreement"] = static_cast<double>(row.agreed) / positions;
+  }
+  return rows;
+}
 
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
@@ -38,7 +57,9 @@ void run(const Flags& flags, const Common& common) {
   json["perplexity"] = result.perplexity;
   json["kl_mean"] = result.kl ? Json(result.kl->mean) : Json(nullptr);
   json["kl_ci95"] = result.kl ? interval(result.kl->low, result.kl->high) : Json(nullptr);
+  json["kl_tail"] = result.tail ? kl_tail(*result.tail) : Json(nullptr);
   json["top1_agreement"] = result.kl ? Json(result.top1_agreement) : Json(nullptr);
+  if (flags.per_row) json["per_row"] = per_row(result);
   json["rows"] = rows.rows.size();
   json["tokens"] = result.tokens;
   json["seconds"] = result.seconds;
@@ -47,9 +68,11 @@ void run(const Flags& flags, const Common& common) {
   std::string text =
       str("perplexity ", fixed(result.perplexity, 4), " over ", result.tokens, " predicted tokens\n");
   if (result.kl) {
-    text += str("KL(reference || model) ", fixed(result.kl->mean, 5), " nats per token, 95 % interval ",
-                fixed(result.kl->low, 5), " to ", fixed(result.kl->high, 5), "\nsame best token ",
-                fixed(100 * result.top1_agreement, 2), " %\n");
+    text +=
+        str("KL(reference || model) ", fixed(result.kl->mean, 5), " nats per token, 95 % interval ",
+            fixed(result.kl->low, 5), " to ", fixed(result.kl->high, 5), "\nhalf of all tokens stay below ",
+            fixed(result.tail->median, 5), ", 99 % below ", fixed(result.tail->p99, 4), ", the largest is ",
+            fixed(result.tail->max, 3), "\nsame best token ", fixed(100 * result.top1_agreement, 2), " %\n");
   }
   text += str(fixed(result.seconds, 1), " s, ", fixed(static_cast<double>(result.tokens) / result.seconds, 0),
               " tokens a second\n");
@@ -67,6 +90,7 @@ void add_eval(CLI::App& app) {
   verb.add_option("--text", flags->text, "Text to evaluate on: .txt or .jsonl");
   verb.add_option("--rows", flags->rows_file, "Ready rows to evaluate on: .safetensors with input_ids");
   verb.add_option("--reference", flags->reference, "Model folder to compare with");
+  verb.add_flag("--per-row", flags->per_row, "List every row's mean scores in the document of --json");
   add_row_flags(verb, flags->rows, "Rows to evaluate; without it all");
   add_batch_flag(verb, flags->batch);
   add_common(verb, common, [flags, common] { run(*flags, *common); });

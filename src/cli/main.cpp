@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   gramian::cli::add_imatrix(app);
   gramian::cli::add_convert(app);
   gramian::cli::add_eval(app);
+  gramian::cli::add_compare(app);
   gramian::cli::add_logits(app);
   gramian::cli::add_generate(app);
   gramian::cli::add_report(app);

@@ -10,84 +10,41 @@
 namespace gramian {
 namespace {
 
-// Sums over the predicted positions of one row.
-struct RowScore {
-  double negative_log_likelihood = 0;
-  double kl = 0;
-  int64_t agreed = 0;
-  int64_t positions = 0;
-};
-
 // Logits -> log-probabilities, in place.
 at::Tensor log_probabilities(at::Tensor logits) {
   logits.sub_(logits.logsumexp(-1, true));
   return logits;
 }
 
-// Scores positions [0, count) of one row's states against `targets` [count].
-void score(const ResidentModel& model, const at::Tensor& states, const ResidentModel* reference,
-           const at::Tensor& reference_states, const at::Tensor& targets, RowScore& row) {
-  at::Tensor log_q = log_probabilities(model.logits(states));
+// Adds the scores of positions [0, count) of one row: log q against `targets` [count] and, where it is defined, log p. Takes log_q
+// apart.
+void score(at::Tensor log_q, const at::Tensor& log_p, const at::Tensor& targets, RowScore& row) {
   row.negative_log_likelihood -= log_q.gather(-1, targets.unsqueeze(-1)).sum(at::kDouble).item<double>();
   row.positions += targets.size(0);
-  if (reference == nullptr) return;
-  at::Tensor log_p = log_probabilities(reference->logits(reference_states));
+  if (!log_p.defined()) return;
   row.agreed += log_p.argmax(-1).eq(log_q.argmax(-1)).sum().item<int64_t>();
   log_q.neg_().add_(log_p);  // log p - log q
-  row.kl += log_q.mul_(log_p.exp_()).sum(at::kDouble).item<double>();
+  const at::Tensor kl = log_q.mul_(log_p.exp()).sum({-1}, false, at::kDouble);
+  row.kl += kl.sum().item<double>();
+  const at::Tensor at = kl.to(at::kFloat).contiguous();
+  row.kl_at.insert(row.kl_at.end(), at.const_data_ptr<float>(), at.const_data_ptr<float>() + at.numel());
 }
 
-std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
-  std::vector<TokenRow> usable;
-  std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable),
-               [](const TokenRow& row) { return row.size() >= 2; });
-  if (usable.empty()) throw Error(ErrorKind::invalid_argument, "evaluation rows", "no row has two tokens");
-  return usable;
+// The smallest value that a share p of the sorted ones does not exceed.
+double quantile(const std::vector<float>& sorted, double p) {
+  const auto rank = static_cast<size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
 }
 
-}  // namespace
+KlTail tail_of(const std::vector<RowScore>& rows) {
+  std::vector<float> all;
+  for (const RowScore& row : rows) all.insert(all.end(), row.kl_at.begin(), row.kl_at.end());
+  std::sort(all.begin(), all.end());
+  return {quantile(all, 0.5), quantile(all, 0.9), quantile(all, 0.99), quantile(all, 0.999), all.back()};
+}
 
-EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::vector<TokenRow>& rows,
-                    const EvalOptions& options, Log& log) {
-  const auto start = std::chrono::steady_clock::now();
-  const tensor::InferenceScope inference;
-  const int64_t vocab = model.model().spec().vocab;
-  if (reference != nullptr && reference->model().spec().vocab != vocab) {
-    throw Error(ErrorKind::invalid_argument, "--reference",
-                str("vocabulary of ", reference->model().spec().vocab, ", the model has ", vocab),
-                "compare models with one tokenizer");
-  }
-  const std::vector<TokenRow> usable = usable_rows(rows);
-  const int64_t chunk_max = std::max<int64_t>(1, options.logit_bytes_max / (vocab * 4));
-  std::vector<RowScore> scores;
-  Progress progress(log, "rows", static_cast<int64_t>(usable.size()));
-
-  for (size_t begin = 0; begin < usable.size(); begin += static_cast<size_t>(options.batch)) {
-    const size_t end = std::min(begin + static_cast<size_t>(options.batch), usable.size());
-    const std::vector<TokenRow> batch(usable.begin() + static_cast<int64_t>(begin),
-                                      usable.begin() + static_cast<int64_t>(end));
-    throw_if_interrupted();
-    const at::Tensor ids = model.model().pack_rows(batch);
-    const at::Tensor states = model.states(batch);
-    const at::Tensor reference_states = reference != nullptr ? reference->states(batch) : at::Tensor();
-    int64_t offset = 0;
-    for (const TokenRow& row : batch) {
-      RowScore& sums = scores.emplace_back();
-      const int64_t predicted = static_cast<int64_t>(row.size()) - 1;
-      // Even parts: each one widens the whole head.
-      const int64_t parts = (predicted + chunk_max - 1) / chunk_max;
-      const int64_t chunk = (predicted + parts - 1) / parts;
-      for (int64_t at = 0; at < predicted; at += chunk) {
-        const int64_t count = std::min(chunk, predicted - at);
-        score(model, states.narrow(0, offset + at, count), reference,
-              reference != nullptr ? reference_states.narrow(0, offset + at, count) : at::Tensor(),
-              ids.narrow(0, offset + at + 1, count), sums);
-      }
-      offset += predicted + 1;
-      progress.update(static_cast<double>(scores.size()));
-    }
-  }
-
+EvalResult summarize(std::vector<RowScore> scores, const ResidentModel& model,
+                     const ResidentModel* reference) {
   EvalResult result;
   double likelihood = 0;
   int64_t agreed = 0;
@@ -114,9 +71,84 @@ EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::v
                   "try --dtype float32; if it stays, the weights are damaged");
     }
     result.top1_agreement = static_cast<double>(agreed) / positions;
+    result.tail = tail_of(scores);
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.rows = std::move(scores);
   return result;
+}
+
+std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
+  std::vector<TokenRow> usable;
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable),
+               [](const TokenRow& row) { return row.size() >= 2; });
+  if (usable.empty()) throw Error(ErrorKind::invalid_argument, "evaluation rows", "no row has two tokens");
+  return usable;
+}
+
+}  // namespace
+
+std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, ResidentModel* reference,
+                                     const std::vector<TokenRow>& rows, const EvalOptions& options,
+                                     Log& log) {
+  const auto start = std::chrono::steady_clock::now();
+  const tensor::InferenceScope inference;
+  const int64_t vocab = models[0]->model().spec().vocab;
+  const auto refuse_other = [&](const ResidentModel* other, const char* what) {
+    if (other == nullptr || other->model().spec().vocab == vocab) return;
+    throw Error(ErrorKind::invalid_argument, what,
+                str("vocabulary of ", other->model().spec().vocab, ", the model has ", vocab),
+                "compare models with one tokenizer");
+  };
+  for (const ResidentModel* model : models) refuse_other(model, model->model().checkpoint().folder().c_str());
+  refuse_other(reference, "--reference");
+  const std::vector<TokenRow> usable = usable_rows(rows);
+  const int64_t chunk_max = std::max<int64_t>(1, options.logit_bytes_max / (vocab * 4));
+  std::vector<std::vector<RowScore>> scores(models.size());
+  Progress progress(log, "rows", static_cast<int64_t>(usable.size()));
+
+  for (size_t begin = 0; begin < usable.size(); begin += static_cast<size_t>(options.batch)) {
+    const size_t end = std::min(begin + static_cast<size_t>(options.batch), usable.size());
+    const std::vector<TokenRow> batch(usable.begin() + static_cast<int64_t>(begin),
+                                      usable.begin() + static_cast<int64_t>(end));
+    throw_if_interrupted();
+    const at::Tensor ids = models[0]->model().pack_rows(batch);
+    std::vector<at::Tensor> states;
+    for (ResidentModel* model : models) states.push_back(model->states(batch));
+    const at::Tensor reference_states = reference != nullptr ? reference->states(batch) : at::Tensor();
+    int64_t offset = 0;
+    for (const TokenRow& row : batch) {
+      for (auto& of_model : scores) of_model.emplace_back();
+      const int64_t predicted = static_cast<int64_t>(row.size()) - 1;
+      // Even parts: each one widens the whole head.
+      const int64_t parts = (predicted + chunk_max - 1) / chunk_max;
+      const int64_t chunk = (predicted + parts - 1) / parts;
+      for (int64_t at = 0; at < predicted; at += chunk) {
+        const int64_t count = std::min(chunk, predicted - at);
+        const at::Tensor log_p =
+            reference == nullptr
+                ? at::Tensor()
+                : log_probabilities(reference->logits(reference_states.narrow(0, offset + at, count)));
+        for (size_t m = 0; m < models.size(); ++m) {
+          score(log_probabilities(models[m]->logits(states[m].narrow(0, offset + at, count))), log_p,
+                ids.narrow(0, offset + at + 1, count), scores[m].back());
+        }
+      }
+      offset += predicted + 1;
+      progress.update(static_cast<double>(scores[0].size()));
+    }
+  }
+  std::vector<EvalResult> results;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (size_t m = 0; m < models.size(); ++m) {
+    results.push_back(summarize(std::move(scores[m]), *models[m], reference));
+    results.back().seconds = seconds;
+  }
+  return results;
+}
+
+EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::vector<TokenRow>& rows,
+                    const EvalOptions& options, Log& log) {
+  return std::move(evaluate_all({&model}, reference, rows, options, log)[0]);
 }
 
 }  // namespace gramian

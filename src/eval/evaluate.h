@@ -16,6 +16,19 @@ struct EvalOptions {
   int64_t logit_bytes_max = int64_t{1} << 28;  // f32 logits held at a time, per model
 };
 
+struct KlTail {
+  double median = 0, p90 = 0, p99 = 0, p999 = 0, max = 0;
+};
+
+// Of the predicted positions of one row: sums, and KL divergences one by one.
+struct RowScore {
+  double negative_log_likelihood = 0;
+  double kl = 0;
+  int64_t agreed = 0;
+  int64_t positions = 0;
+  std::vector<float> kl_at = {};
+};
+
 struct EvalResult {
   // exp of the mean negative log-likelihood of positions 2..L of every row.
   double perplexity = 0;
@@ -24,11 +37,17 @@ struct EvalResult {
   // Against the reference, over the same positions; intervals over rows.
   std::optional<Interval> kl;  // mean KL(reference || model) in nats
   double top1_agreement = 0;   // share of positions where both prefer the same token
+  // KL that a half, 90 %, 99 % and 99.9 % of the positions stay below, and the largest.
+  std::optional<KlTail> tail;
+  std::vector<RowScore> rows;  // those of two tokens and more, in order
 };
 
 // Throws invalid_argument when no row has two tokens, or when the models' vocabularies differ; numerical when logits are
 // not finite.
 EvalResult evaluate(ResidentModel& model, ResidentModel* reference, const std::vector<TokenRow>& rows,
                     const EvalOptions& options, Log& log);
+// Several models on the same rows, the reference's logits taken once.
+std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, ResidentModel* reference,
+                                     const std::vector<TokenRow>& rows, const EvalOptions& options, Log& log);
 
 }  // namespace gramian

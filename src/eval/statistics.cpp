@@ -1,7 +1,9 @@
 #include "eval/statistics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 namespace gramian {
 namespace {
@@ -71,6 +73,29 @@ Interval mean_with_ci95(const std::vector<double>& values, const std::vector<dou
   const double error = std::sqrt(squares * n / (n - 1)) / total;
   const double half = student_t_quantile(0.975, n - 1) * error;
   return {mean, mean - half, mean + half};
+}
+
+Interval bootstrap_ci95(const std::vector<double>& values, const std::vector<double>& weights, int draws) {
+  const double mean = mean_with_ci95(values, weights).mean;
+  const size_t n = values.size();
+  if (n < 2) {
+    return {mean, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
+  }
+  std::mt19937_64 random(20260101);
+  std::vector<double> means(draws);
+  for (double& resampled : means) {
+    double total = 0, sum = 0;
+    for (size_t i = 0; i < n; ++i) {
+      // Not a distribution of the library's: those differ from one library to another.
+      const size_t drawn = random() % n;
+      total += weights[drawn];
+      sum += weights[drawn] * values[drawn];
+    }
+    resampled = sum / total;
+  }
+  std::sort(means.begin(), means.end());
+  const auto at = [&](double p) { return means[static_cast<size_t>(std::lround(p * (draws - 1)))]; };
+  return {mean, at(0.025), at(0.975)};
 }
 
 }  // namespace gramian

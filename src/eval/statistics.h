@@ -18,4 +18,9 @@ double student_t_quantile(double p, double degrees);
 // mean over the values as independent draws: 95 % Student interval with n - 1 degrees of freedom.
 Interval mean_with_ci95(const std::vector<double>& values, const std::vector<double>& weights);
 
+// The same mean, and the middle 95 % of the means of `draws` resamples with replacement (Efron's percentile bootstrap). The
+// random numbers are the same in each call.
+Interval bootstrap_ci95(const std::vector<double>& values, const std::vector<double>& weights,
+                        int draws = 10000);
+
 }  // namespace gramian
