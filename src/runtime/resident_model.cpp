@@ -13,7 +13,7 @@ namespace {
 // Opens a module whose packed codes are in the checkpoint.
 std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Checkpoint& checkpoint,
                                             const Linear& linear, at::ScalarType dtype,
-                                            const std::shared_ptr<ThreadPool>& pool) {
+                                            const QqqRuntime& runtime) {
   const LinearFormat& format = *stored.format;
   if (!format.holds(checkpoint, linear.name)) return nullptr;
   const int64_t n = linear.out_features, k = linear.in_features;
@@ -27,7 +27,7 @@ std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Ch
     if (const std::string fault = qqq::group_fault(packed, k, stored.grid.group_size, linear.name);
         !fault.empty())
       throw Error(ErrorKind::corrupt_data, "", fault, "restore config.json or the weights from their source");
-    op = std::make_shared<QqqLinear>(qqq::unpack(packed, n, k, linear.name), pool);
+    op = std::make_shared<QqqLinear>(qqq::read_codes(packed, n, k, linear.name), runtime, linear.name);
   } else {
     const DecodedLinear decoded = format.unpack(parts, n, k, stored.grid, linear.name);
     op = std::make_shared<DequantizedLinear>(decoded, stored.grid.activation_bits == 8, dtype);
@@ -52,9 +52,10 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
                   str("quantization_config says ", stored->format->name(),
                       ", but no tensor is of a quantized module"),
                   "restore config.json or the weights from their source");
-    model_options.quantized = [stored = *stored, dtype = model_options.dtype, pool = std::move(pool)](
-                                  const Checkpoint& source, const Linear& linear) {
-      return open_packed(stored, source, linear, dtype, pool);
+    model_options.quantized = [stored = *stored, dtype = model_options.dtype,
+                               runtime = QqqRuntime{std::move(pool)}](const Checkpoint& source,
+                                                                      const Linear& linear) {
+      return open_packed(stored, source, linear, dtype, runtime);
     };
   }
   return {std::move(checkpoint), model_options};
