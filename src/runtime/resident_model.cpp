@@ -65,7 +65,7 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
 
 ResidentModel::ResidentModel(const std::filesystem::path& folder, const OpenOptions& options,
                              std::shared_ptr<ThreadPool> pool)
-    : model_(open_model(folder, options, std::move(pool))) {
+    : pool_(std::move(pool)), model_(open_model(folder, options, pool_)) {
   for (int64_t i = 0; i < model_.spec().layers(); ++i) layers_.push_back(model_.load_layer(i));
 }
 
@@ -82,6 +82,7 @@ LayerStates ResidentModel::make_states(int64_t tokens_max) const {
 
 at::Tensor ResidentModel::forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states) {
   context.ids = ids;
+  context.pool = pool_.get();
   at::Tensor hidden = model_.embed(ids);
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (!states.empty()) context.states = {states[i].get()};

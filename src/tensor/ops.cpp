@@ -27,7 +27,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "kernels/attention/attention.h"
+#include "tensor/one_query.h"
 
 namespace gramian::tensor {
 
@@ -201,46 +201,6 @@ at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::T
 
 }  // namespace
 
-namespace {
-
-bool one_query_fits(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                    const AttentionRule& rule) {
-  const at::ScalarType type = q.scalar_type();
-  const bool known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
-  const auto together = [](const at::Tensor& x) { return x.is_cpu() && x.stride(3) == 1; };
-  return known && k.scalar_type() == type && v.scalar_type() == type && k.size(2) > 0 && together(q) &&
-         together(k) && together(v) && !rule.closed.defined();
-}
-
-// The last token's query alone, which sees all keys.
-at::Tensor one_query(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
-  at::Tensor out = at::empty({q.size(0), q.size(1), 1, v.size(3)}, q.options());
-  attend_one_query(cpu_level(),
-                   {.type = dtype_of(q),
-                    .q = q.const_data_ptr(),
-                    .k = k.const_data_ptr(),
-                    .v = v.const_data_ptr(),
-                    .rows = q.size(0),
-                    .heads = q.size(1),
-                    .kv_heads = k.size(1),
-                    .positions = k.size(2),
-                    .size = q.size(3),
-                    .value_size = v.size(3),
-                    .q_row_stride = q.stride(0),
-                    .q_head_stride = q.stride(1),
-                    .k_row_stride = k.stride(0),
-                    .k_head_stride = k.stride(1),
-                    .k_position_stride = k.stride(2),
-                    .v_row_stride = v.stride(0),
-                    .v_head_stride = v.stride(1),
-                    .v_position_stride = v.stride(2),
-                    .scale = static_cast<float>(scale)},
-                   out.mutable_data_ptr(), threads());
-  return out;
-}
-
-}  // namespace
-
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const at::Tensor& all_v,
                             const AttentionRule& rule) {
   const int64_t length = q.size(2);
@@ -250,8 +210,8 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const 
   const at::Tensor v = all_v.narrow(2, all_v.size(2) - seen, seen);
   if (rule.softcap > 0 || rule.sinks.defined()) return plain_attention(q, k, v, rule);
   const bool grouped = q.size(1) != k.size(1);
-  if (length == 1 && one_query_fits(q, k, v, rule)) return one_query(q, k, v, rule.scale);
   if (length == 1) {
+    if (at::Tensor out = one_query_attention(q, k, v, rule, nullptr); out.defined()) return out;
     // One query sees all keys that are not closed; the heads of a group are queries to the same keys.
     std::optional<at::Tensor> mask;
     if (rule.closed.defined()) mask = visible_keys(q, k, rule);

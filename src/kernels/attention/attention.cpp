@@ -3,7 +3,6 @@
 #include <bit>
 #include <memory>
 
-#include "base/parallel.h"
 #include "kernels/float16.h"
 
 namespace gramian {
@@ -47,14 +46,14 @@ void run_head(CpuLevel level, const OneQuery& query, int64_t index, void* out) {
 
 }  // namespace
 
-void attend_one_query(CpuLevel level, const OneQuery& query, void* out, int threads) {
-  // Starting threads takes as long as some hundred thousand products.
-  constexpr int64_t kWorthThreads = int64_t{4} << 20;
+void attend_one_query(CpuLevel level, const OneQuery& query, void* out, ThreadPool* pool) {
+  // A pool's turn takes as long as some ten thousand products.
+  constexpr int64_t kWorthThreads = int64_t{128} << 10;
   const int64_t count = query.rows * query.kv_heads;
   const auto task = [&](int64_t index) { run_head(level, query, index, out); };
-  if (threads > 1 && count > 1 &&
+  if (pool != nullptr &&
       query.rows * query.heads * query.positions * (query.size + query.value_size) >= kWorthThreads)
-    return ThreadPool(static_cast<int>(count < threads ? count : threads)).run(count, task);
+    return pool->run(count, task);
   for (int64_t i = 0; i < count; ++i) task(i);
 }
 

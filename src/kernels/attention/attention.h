@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/parallel.h"
 #include "kernels/cpu_level.h"
 
 namespace gramian {
@@ -25,7 +26,8 @@ struct OneQuery {
   float scale = 1;
 };
 
-// -> out [rows, heads, value_size], contiguous. Threads are started only where the work is worth it. Throws std::bad_alloc.
-void attend_one_query(CpuLevel level, const OneQuery& query, void* out, int threads);
+// -> out [rows, heads, value_size], contiguous. `pool` (null: the calling thread alone) is used where the work is worth it. Throws
+// std::bad_alloc.
+void attend_one_query(CpuLevel level, const OneQuery& query, void* out, ThreadPool* pool);
 
 }  // namespace gramian

@@ -85,14 +85,14 @@ Case random_case(const Shape& s, DType type, float size, uint32_t seed) {
   return c;
 }
 
-std::vector<std::byte> run(CpuLevel level, const Case& c, int threads = 1) {
+std::vector<std::byte> run(CpuLevel level, const Case& c, ThreadPool* pool = nullptr) {
   OneQuery query = c.query;
   query.q = c.q.data(c.type);
   query.k = c.k.data(c.type);
   query.v = c.v.data(c.type);
   const int64_t count = c.shape.rows * c.shape.heads * c.shape.value_size;
   std::vector<std::byte> out(static_cast<size_t>(count * (c.type == DType::f32 ? 4 : 2)));
-  attend_one_query(level, query, out.data(), threads);
+  attend_one_query(level, query, out.data(), pool);
   return out;
 }
 
@@ -160,7 +160,8 @@ TEST(OneQuery, DominatingKeysAndThreads) {
       random_case({1, 2, 1, 50, 64, 64}, DType::f32, 30, 5);  // scores apart by thousands: one key is all
   check(far, run(detected_cpu_level(), far));
   const Case large = random_case({1, 8, 4, 5000, 64, 64}, DType::bf16, 1, 6);
-  EXPECT_EQ(run(detected_cpu_level(), large, 3), run(detected_cpu_level(), large, 1));
+  ThreadPool pool(3);
+  EXPECT_EQ(run(detected_cpu_level(), large, &pool), run(detected_cpu_level(), large));
 }
 
 TEST(OneQuery, ANanShows) {

@@ -1,5 +1,6 @@
 #include "kernels/w4a8/product.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/float16.h"
@@ -260,10 +261,11 @@ void pack_step(const int8_t* codes, int64_t k, uint8_t* to) {
 
 bool same_values(float ratio, float stored) {
   for (int code = -8; code < 8; ++code) {
-    const auto value = [&](float of) {
-      return std::fmin(std::fmax(std::nearbyint(static_cast<float>(code) * of), -128.0f), 127.0f);
-    };
-    if (!(value(ratio) == value(stored))) return false;
+    const auto value = [&](float of) { return std::nearbyint(static_cast<float>(code) * of); };
+    const float exact = value(ratio), found = value(stored);
+    const bool both_low = exact <= -128.0f && found <= -128.0f,
+               both_high = exact >= 127.0f && found >= 127.0f;
+    if (!(exact == found || both_low || both_high)) return false;
   }
   return true;
 }
@@ -283,8 +285,9 @@ bool pack_ratios(const float* ratios, int64_t channels, int64_t k, uint16_t* to)
     for (int64_t group = 0; group < k / kGroup; ++group) {
       for (int64_t n = 0; n < kPanel; ++n) {
         const float ratio = ratios[group * channels + panel * kPanel + n];
-        *to = f16_from_f32(std::fmin(std::fmax(ratio, -kLargest), kLargest));
-        same = same && same_values(ratio, f16_to_f32(*to++));
+        *to = f16_from_f32(std::clamp(ratio, -kLargest, kLargest));
+        const float stored = f16_to_f32(*to++);
+        same = same && (stored == ratio || same_values(ratio, stored));
       }
     }
   }
