@@ -4,26 +4,10 @@
 The default has 64 experts in each of 2 layers, whose Hessians (64 x 4096 x 4096 in fp32, a layer) need more than 4 GiB.
 """
 import argparse
-import array
-import json
 import math
 import pathlib
-import random
-import struct
 
-
-def weights(source, shape, deviation):
-    """Uniform values of this standard deviation as bf16, cut from one random block: quick, and no two rows alike."""
-    count, block = math.prod(shape), 1 << 18
-    width = deviation * math.sqrt(3)
-    values = array.array("f", (source.uniform(-width, width) for _ in range(min(count, block)))).tobytes()
-    short = bytearray(len(values) // 2)
-    short[0::2], short[1::2] = values[2::4], values[3::4]
-    data = bytearray()
-    while len(data) < 2 * count:
-        turn = 2 * source.randrange(len(short) // 2)
-        data += short[turn:] + short[:turn]
-    return bytes(data[:2 * count])
+import random_model
 
 
 def shapes(args):
@@ -64,23 +48,8 @@ def main():
                         ("head-dim", 64), ("top-k", 8), ("vocab", 1024), ("rows", 16), ("length", 256), ("seed", 1)):
         parser.add_argument("--" + name, type=int, default=value, metavar="N")
     args = parser.parse_args()
-    args.folder.mkdir(parents=True)
-    source = random.Random(args.seed)
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for name, (shape, _) in shapes(args).items():
-        size = 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(args.folder / "model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for shape, deviation in shapes(args).values():
-            file.write(b"\x80\x3f" * math.prod(shape) if deviation is None else weights(source, shape, deviation))
-    (args.folder / "config.json").write_text(json.dumps(config(args), indent=1) + "\n")
-    ids = struct.pack(f"<{args.rows * args.length}q", *(source.randrange(args.vocab) for _ in range(args.rows * args.length)))
-    rows = json.dumps({"input_ids": {"dtype": "I64", "shape": [args.rows, args.length], "data_offsets": [0, len(ids)]}}).encode()
-    (args.folder / "rows.safetensors").write_bytes(struct.pack("<Q", len(rows)) + rows + ids)
+    source = random_model.write_model(args.folder, shapes(args), config(args), args.seed)
+    random_model.write_rows(args.folder, source, args.rows, args.length, args.vocab)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "cli/bench_run.h"
 #include "cli/bench_solve.h"
 #include "cli/common.h"
 #include "eval/kernel_speed.h"
@@ -93,8 +94,9 @@ CLI::App& add_kernel(CLI::App& verb, const std::string& name, const std::string&
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App& verb = *app.add_subcommand(
-      "bench", "Speed and error of the kernels in use beside LibTorch's (GRAMIAN_CPU_LEVEL chooses others)");
+  CLI::App& verb = *app.add_subcommand("bench",
+                                       "Speed and error of the kernels in use beside LibTorch's, and the "
+                                       "speed of a model (GRAMIAN_CPU_LEVEL chooses other kernels)");
   verb.require_subcommand(1);
   const auto flags = std::make_shared<Flags>();
   const auto common = std::make_shared<Common>();
@@ -108,6 +110,7 @@ void add_bench(CLI::App& app) {
       verb, "factor", "The Hessian's inverse factor, against cholesky, cholesky_inverse, cholesky", flags);
   add_common(factor, common, [flags, common] { run(*flags, *common, {DType::f32}, measure_factor, 3); });
   add_bench_solve(verb);
+  add_bench_run(verb);
 }
 
 }  // namespace gramian::cli

@@ -1,5 +1,6 @@
 #include "formats/qqq.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -150,40 +151,56 @@ at::Tensor plain_channel_scale(const at::Tensor& stored) {
   return plain;
 }
 
-// values = clamp(rne(code · s_group), -128, 127), in place over the codes [N, K]. Returns how many were
-// clamped. A code of 0 stays 0 whatever the ratio is (other writers store an infinite one for groups of
-// zeros).
-int64_t apply_group_scale(at::Tensor& codes, const at::Tensor& s_group, const std::string& name) {
+// f32 [K/128, N] in plain order. A code of 0 stays 0 whatever the ratio is: other writers store an infinite one for groups of
+// zeros, which becomes 1.
+at::Tensor plain_ratios(const at::Tensor& s_group, const at::Tensor& codes, const std::string& name) {
   const int64_t n = codes.size(0), k = codes.size(1);
-  const at::Tensor ratios = plain_f32(s_group);
-  const auto* ratio_data = ratios.const_data_ptr<float>();
+  const at::Tensor stored = plain_f32(s_group);
+  at::Tensor plain = tensor::empty({k / kGroup, n}, at::kFloat);
+  const auto* from = stored.const_data_ptr<float>();
+  auto* to = plain.mutable_data_ptr<float>();
+  const auto* values = codes.const_data_ptr<int8_t>();
+  for (int64_t group = 0; group < k / kGroup; ++group) {
+    for (int64_t position = 0; position < n; ++position) {
+      const int64_t channel = group_column(position);
+      float ratio = from[group * n + position];
+      if (!std::isfinite(ratio)) {
+        const int8_t* row = values + channel * k + group * kGroup;
+        if (std::any_of(row, row + kGroup, [](int8_t code) { return code != 0; })) {
+          throw Error(
+              ErrorKind::corrupt_data, name + ".s_group",
+              str("expected finite ratios, found ", ratio, " for channel ", channel, ", group ", group),
+              "quantize the model again");
+        }
+        ratio = 1.0f;
+      }
+      to[group * n + channel] = ratio;
+    }
+  }
+  return plain;
+}
+
+// values = clamp(rne(code · ratio), -128, 127), in place over the codes [N, K]. Returns how many were clamped.
+int64_t apply_ratios(at::Tensor& codes, const at::Tensor& ratios) {
+  const int64_t n = codes.size(0), k = codes.size(1);
+  const auto* ratio = ratios.const_data_ptr<float>();
   auto* values = codes.mutable_data_ptr<int8_t>();
   int64_t saturated = 0;
   for (int64_t group = 0; group < k / kGroup; ++group) {
-    for (int64_t position = 0; position < n; ++position) {
-      const float ratio = ratio_data[group * n + position];
-      int8_t* row = values + group_column(position) * k + group * kGroup;
+    for (int64_t channel = 0; channel < n; ++channel) {
+      int8_t* row = values + channel * k + group * kGroup;
       // Sixteen codes, one table: the rounding happens once per code and group.
       std::array<int8_t, 16> table{};
       std::array<int64_t, 16> leaves{};
       for (int code = -8; code < 8; ++code) {
-        const float exact =
-            code == 0 || !std::isfinite(ratio) ? 0.0f : std::nearbyint(static_cast<float>(code) * ratio);
+        const float exact = std::nearbyint(static_cast<float>(code) * ratio[group * n + channel]);
         leaves[code + 8] = exact < -128.0f || exact > 127.0f ? 1 : 0;
         table[code + 8] = static_cast<int8_t>(std::fmin(std::fmax(exact, -128.0f), 127.0f));
       }
-      bool any = false;
       for (int64_t i = 0; i < kGroup; ++i) {
         const int code = row[i];
-        any = any || code != 0;
         saturated += leaves[code + 8];
         row[i] = table[code + 8];
-      }
-      if (any && !std::isfinite(ratio)) {
-        throw Error(ErrorKind::corrupt_data, name + ".s_group",
-                    str("expected finite ratios, found ", ratio, " for channel ", group_column(position),
-                        ", group ", group),
-                    "quantize the model again");
       }
     }
   }
@@ -311,7 +328,7 @@ std::string group_fault(const Packed& packed, int64_t k, int64_t group_size, con
              ", config.json says group_size ", group_size, " and the layer has ", k, " inputs");
 }
 
-Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name) {
+Codes read_codes(const Packed& packed, int64_t n, int64_t k, const std::string& name) {
   const std::vector<std::string> faults = layout_faults(packed, n, k, name);
   if (!faults.empty()) {
     std::string all;
@@ -321,20 +338,30 @@ Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& na
         "the file does not hold this layer in the QQQ format, or config.json describes another model");
   }
   const bool grouped = is_grouped(packed);
-  Decoded decoded;
-  decoded.s_channel = plain_channel_scale(packed.s_channel);
-  if (!all_finite(decoded.s_channel)) {
+  Codes codes;
+  codes.s_channel = plain_channel_scale(packed.s_channel);
+  if (!all_finite(codes.s_channel)) {
     throw Error(ErrorKind::corrupt_data, name + ".s_channel", "expected finite scales, found NaN or infinity",
                 "quantize the model again");
   }
-  decoded.values = unpack_codes(packed.B, n, k, grouped);
-  if (grouped) {
-    decoded.saturated = apply_group_scale(decoded.values, packed.s_group, name);
+  codes.values = unpack_codes(packed.B, n, k, grouped);
+  if (grouped) codes.ratios = plain_ratios(packed.s_group, codes.values, name);
+  if (packed.bias.defined()) codes.bias = packed.bias.contiguous();
+  return codes;
+}
+
+Decoded decode(const Codes& codes) {
+  Decoded decoded{codes.values.clone(), codes.s_channel, codes.bias};
+  if (codes.ratios.defined()) {
+    decoded.saturated = apply_ratios(decoded.values, codes.ratios);
   } else {
     decoded.values.mul_(16);
   }
-  if (packed.bias.defined()) decoded.bias = packed.bias.contiguous();
   return decoded;
+}
+
+Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name) {
+  return decode(read_codes(packed, n, k, name));
 }
 
 }  // namespace gramian::qqq

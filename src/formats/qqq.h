@@ -29,11 +29,19 @@ struct Packed {
   at::Tensor bias;     // undefined where the layer has none
 };
 
+// A checked layer in plain order, its codes not yet multiplied with the ratios of their groups.
+struct Codes {
+  at::Tensor values;     // int8 [N, K], -8 to 7
+  at::Tensor s_channel;  // f32 [N]
+  at::Tensor ratios;     // f32 [K/128, N], finite; undefined for the whole-row layout, where v = 16·code
+  at::Tensor bias;       // [N] as stored (f16; bf16 or f32 by other writers), or undefined
+};
+
 // What the runtime multiplies with, in plain order.
 struct Decoded {
   at::Tensor values;      // int8 [N, K]
   at::Tensor s_channel;   // f32 [N]
-  at::Tensor bias;        // [N] as stored (f16; bf16 or f32 by other writers), or undefined
+  at::Tensor bias;        // as in Codes
   int64_t saturated = 0;  // weights whose integer left int8 and was clamped
   // v · s_channel in f32 [N, K].
   at::Tensor weight() const;
@@ -62,8 +70,11 @@ std::vector<std::string> layout_faults(const Packed& packed, int64_t n, int64_t 
 // the codes in a word depends on it: where tensors and configuration disagree, one is damaged, and weights would be wrong.
 std::string group_fault(const Packed& packed, int64_t k, int64_t group_size, const std::string& name);
 // Scales are used as stored. Throws corrupt_data for layout_faults() and for scales that are not finite, but for ratios of
-// groups of zeros.
+// groups of zeros, which Codes have as 1.
+Codes read_codes(const Packed& packed, int64_t n, int64_t k, const std::string& name);
 Decoded unpack(const Packed& packed, int64_t n, int64_t k, const std::string& name);
+// What the codes stand for.
+Decoded decode(const Codes& codes);
 // The codes alone, int8 [N, K], plain order, signed.
 at::Tensor unpack_codes(const at::Tensor& B, int64_t n, int64_t k, bool grouped);
 

@@ -8,7 +8,7 @@ namespace gramian {
 
 enum class CpuLevel {
   reference,    // the scalar text every variant is tested against
-  avx2,         // AVX2 and FMA
+  avx2,         // AVX2, FMA and F16C
   avx512,       // AVX-512 F, BW, DQ, VL
   avx512_vnni,  // and VNNI: int8 dot products
   avx512_bf16,  // and BF16 dot products

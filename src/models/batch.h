@@ -14,6 +14,8 @@
 
 namespace gramian {
 
+class ThreadPool;  // base/parallel.h
+
 using TokenRow = std::vector<int64_t>;
 
 // Neighbouring rows of one length, which attention can treat as one dense block.
@@ -32,6 +34,8 @@ struct BatchContext {
   // What the layer that runs keeps of each run's earlier tokens, and adds these to; whoever drives sets it layer by layer.
   // Empty: rows stand alone (every past is 0).
   std::vector<MixerState*> states{};
+  // Threads for the attention of single tokens; none: the calling one.
+  ThreadPool* pool = nullptr;
   // The choice of keys that goes from layer to layer (blocks/key_indexer.h), where the layer that runs hands it to its mixer.
   at::Tensor* closed = nullptr;
   // Called with what a layer's parts produce ("mixer_out", "mlp_out"), when set: for comparisons with other forwards.

@@ -4,6 +4,14 @@
 
 namespace gramian {
 
+std::vector<at::Tensor> LinearOp::forward_together(const std::vector<const LinearOp*>& ops,
+                                                   const at::Tensor& x) const {
+  std::vector<at::Tensor> outputs;
+  outputs.reserve(ops.size());
+  for (const LinearOp* op : ops) outputs.push_back(op->forward(x));
+  return outputs;
+}
+
 DenseLinear::DenseLinear(at::Tensor weight, at::Tensor bias)
     : weight_(std::move(weight)), bias_(std::move(bias)) {}
 

@@ -16,6 +16,9 @@ class LinearOp {
   virtual ~LinearOp() = default;
   // x [tokens, in] of the model's dtype -> [tokens, out], same dtype. Thread-safe.
   virtual at::Tensor forward(const at::Tensor& x) const = 0;
+  // What each of `ops`, of which this is the first, makes of one input. A kind of layer that can share work among them overrides it.
+  virtual std::vector<at::Tensor> forward_together(const std::vector<const LinearOp*>& ops,
+                                                   const at::Tensor& x) const;
 };
 
 class DenseLinear final : public LinearOp {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/rope/rope.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -168,7 +169,38 @@ RopeTable rope_table(const RopeSpec& spec, const RopeSpan& span) {
   return {angle.cos().mul_(spec.attention_factor), angle.sin().mul_(spec.attention_factor), spec.pairs};
 }
 
+namespace {
+
+bool is_by_rows(const at::Tensor& x, const RopeTable& table) {
+  const at::ScalarType type = x.scalar_type();
+  return x.is_cpu() && x.dim() == 4 && x.stride(3) == 1 && table.cos.is_contiguous() &&
+         table.sin.is_contiguous() && (type == at::kFloat || type == at::kHalf || type == at::kBFloat16);
+}
+
+at::Tensor rope_by_rows(const at::Tensor& x, const RopeTable& table) {
+  at::Tensor y = tensor::empty(x.sizes(), x.scalar_type());
+  rope_rows(cpu_level(),
+            {.type = tensor::dtype_of(x),
+             .x = x.const_data_ptr(),
+             .rows = x.size(0),
+             .heads = x.size(1),
+             .tokens = x.size(2),
+             .size = x.size(3),
+             .row_stride = x.stride(0),
+             .head_stride = x.stride(1),
+             .token_stride = x.stride(2),
+             .cos = table.cos.const_data_ptr<float>(),
+             .sin = table.sin.const_data_ptr<float>(),
+             .half = table.cos.size(1),
+             .pairs = table.pairs},
+            y.mutable_data_ptr());
+  return y;
+}
+
+}  // namespace
+
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {
+  if (is_by_rows(x, table)) return rope_by_rows(x, table);
   const int64_t half = table.cos.size(1);
   const at::Tensor wide = x.to(at::kFloat);
   const auto member = [&](const at::Tensor& heads, int64_t which) {

@@ -5,15 +5,17 @@
 namespace gramian {
 
 int64_t multiply(Pause& pause) {
-  pause.outputs.clear();
   if (pause.experts != nullptr) {
     int64_t products = 0;
-    pause.outputs.push_back(run_experts(pause.input, pause.routing, *pause.experts, products));
+    pause.outputs = {run_experts(pause.input, pause.routing, *pause.experts, products)};
     pause.input.reset();
     pause.routing = {};
     return products;
   }
-  for (const Linear* module : pause.modules) pause.outputs.push_back(module->op->forward(pause.input));
+  std::vector<const LinearOp*> ops;
+  ops.reserve(pause.modules.size());
+  for (const Linear* module : pause.modules) ops.push_back(module->op.get());
+  pause.outputs = ops.front()->forward_together(ops, pause.input);
   pause.input.reset();
   return static_cast<int64_t>(pause.modules.size());
 }

@@ -13,7 +13,7 @@ namespace {
 // Opens a module whose packed codes are in the checkpoint.
 std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Checkpoint& checkpoint,
                                             const Linear& linear, at::ScalarType dtype,
-                                            const std::shared_ptr<ThreadPool>& pool) {
+                                            const QqqRuntime& runtime) {
   const LinearFormat& format = *stored.format;
   if (!format.holds(checkpoint, linear.name)) return nullptr;
   const int64_t n = linear.out_features, k = linear.in_features;
@@ -27,7 +27,7 @@ std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Ch
     if (const std::string fault = qqq::group_fault(packed, k, stored.grid.group_size, linear.name);
         !fault.empty())
       throw Error(ErrorKind::corrupt_data, "", fault, "restore config.json or the weights from their source");
-    op = std::make_shared<QqqLinear>(qqq::unpack(packed, n, k, linear.name), pool);
+    op = std::make_shared<QqqLinear>(qqq::read_codes(packed, n, k, linear.name), runtime, linear.name);
   } else {
     const DecodedLinear decoded = format.unpack(parts, n, k, stored.grid, linear.name);
     op = std::make_shared<DequantizedLinear>(decoded, stored.grid.activation_bits == 8, dtype);
@@ -52,9 +52,10 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
                   str("quantization_config says ", stored->format->name(),
                       ", but no tensor is of a quantized module"),
                   "restore config.json or the weights from their source");
-    model_options.quantized = [stored = *stored, dtype = model_options.dtype, pool = std::move(pool)](
-                                  const Checkpoint& source, const Linear& linear) {
-      return open_packed(stored, source, linear, dtype, pool);
+    model_options.quantized = [stored = *stored, dtype = model_options.dtype,
+                               runtime = QqqRuntime{std::move(pool)}](const Checkpoint& source,
+                                                                      const Linear& linear) {
+      return open_packed(stored, source, linear, dtype, runtime);
     };
   }
   return {std::move(checkpoint), model_options};
@@ -64,7 +65,7 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
 
 ResidentModel::ResidentModel(const std::filesystem::path& folder, const OpenOptions& options,
                              std::shared_ptr<ThreadPool> pool)
-    : model_(open_model(folder, options, std::move(pool))) {
+    : pool_(std::move(pool)), model_(open_model(folder, options, pool_)) {
   for (int64_t i = 0; i < model_.spec().layers(); ++i) layers_.push_back(model_.load_layer(i));
 }
 
@@ -81,6 +82,7 @@ LayerStates ResidentModel::make_states(int64_t tokens_max) const {
 
 at::Tensor ResidentModel::forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states) {
   context.ids = ids;
+  context.pool = pool_.get();
   at::Tensor hidden = model_.embed(ids);
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (!states.empty()) context.states = {states[i].get()};

@@ -24,7 +24,7 @@ using LayerStates = std::vector<std::unique_ptr<MixerState>>;
 class ResidentModel {
  public:
   // Opens a model folder and materializes every layer: QQQ modules as int8 weights with dynamic int8 activations,
-  // everything else in the chosen type. `pool` runs the quantized products.
+  // everything else in the chosen type. `pool` runs the quantized products and the attention of single tokens.
   ResidentModel(const std::filesystem::path& folder, const OpenOptions& options,
                 std::shared_ptr<ThreadPool> pool);
 
@@ -41,6 +41,7 @@ class ResidentModel {
   int64_t linear_multiplications() const noexcept { return multiplications_; }
 
  private:
+  std::shared_ptr<ThreadPool> pool_;
   Model model_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   int64_t multiplications_ = 0;

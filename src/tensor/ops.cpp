@@ -27,6 +27,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "tensor/one_query.h"
 
 namespace gramian::tensor {
 
@@ -125,6 +126,10 @@ at::Tensor elementwise(const at::Tensor& given, bool gelu,
                        const std::function<void(at::Tensor&, const at::Tensor&)>& f) {
   const at::Tensor x = given.contiguous();
   at::Tensor out = at::empty_like(x);
+  if (even_part(x.numel(), gelu) == x.numel()) {
+    f(out, x);
+    return out;
+  }
   const at::Tensor in_flat = x.view({-1}), out_flat = out.view({-1});
   for (int64_t begin = 0, end = 0; begin < x.numel(); begin = end) {
     end = begin + even_part(x.numel() - begin, gelu);
@@ -206,6 +211,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const 
   if (rule.softcap > 0 || rule.sinks.defined()) return plain_attention(q, k, v, rule);
   const bool grouped = q.size(1) != k.size(1);
   if (length == 1) {
+    if (at::Tensor out = one_query_attention(q, k, v, rule, nullptr); out.defined()) return out;
     // One query sees all keys that are not closed; the heads of a group are queries to the same keys.
     std::optional<at::Tensor> mask;
     if (rule.closed.defined()) mask = visible_keys(q, k, rule);

@@ -6,6 +6,10 @@ import gramian_e2e as e2e
 KEYS = {"name", "dtype", "K", "T", "threads", "cpu_level", "ratio_vs_torch", "gflops", "peak_share", "error", "torch_error", "scaling"}
 
 
+RUN_KEYS = {"model", "prompt_tokens", "decoded_tokens", "prefill_tokens_per_second", "decode_tokens_per_second", "weight_bytes",
+            "weight_gbytes_per_second", "read_bandwidth_gbytes_per_second", "threads", "cpu_level", "resident_bytes"}
+
+
 class Bench(e2e.GramianTestCase):
     def bench(self, *arguments, level=None):
         environment = {"GRAMIAN_CPU_LEVEL": level} if level else None
@@ -65,7 +69,31 @@ class Bench(e2e.GramianTestCase):
         self.assertEqual([line.split()[:4] for line in lines[1:]],
                          [[name, dtype, "48", "5"] for dtype in ("float32", "bfloat16") for name in ("gram", "gram_large_means")])
 
+    def test_run(self):
+        quantized = self.path("quantized")
+        self.ok("quantize", e2e.TINYSTORIES, "-o", quantized, "--method", "rtn")
+        found = {}
+        for model, threads in ((e2e.TINYSTORIES, 1), (quantized, 1), (quantized, 2)):
+            figures = self.report("bench", "run", model, "--prompt", 40, "--decode", 5, "--repeats", 1, "--threads", threads)
+            self.assertEqual(set(figures) - {"stderr"}, RUN_KEYS)
+            self.assertEqual((figures["model"], figures["threads"], figures["prompt_tokens"], figures["decoded_tokens"]),
+                             (str(model), threads, 40, 5))
+            for key in RUN_KEYS - {"model", "cpu_level"}:
+                self.assertGreater(figures[key], 0, key)
+            self.assertAlmostEqual(figures["weight_gbytes_per_second"],
+                                   figures["weight_bytes"] * figures["decode_tokens_per_second"] / 1e9)
+            found[model] = figures
+        # bf16 weights of the layers beside codes of 4 bits and their scales; the head is bf16 in both.
+        head = 2 * 256 * 2048
+        self.assertGreater(found[e2e.TINYSTORIES]["weight_bytes"] - head, 3 * (found[quantized]["weight_bytes"] - head))
+        lines = self.ok("bench", "run", quantized, "--prompt", 9, "--decode", 2, "--repeats", 2).out.splitlines()
+        self.assertEqual([line.split()[0] for line in lines[1:]], ["prompt", "decode"])
+
     def test_refusals(self):
+        self.refused("bench", "run", e2e.TINYSTORIES, "--prompt", 1024, "--decode", 1, says=("1024 + 1", "max_position_embeddings"))
+        self.refused("bench", "run", e2e.TINYSTORIES, "--decode", 0, says=("--decode",))
+        self.refused("bench", "run", self.path("nowhere"), says=("nowhere",))
+        self.assertIn("read bandwidth", self.ok("bench", "run", "--help").out)
         self.refused("bench", says=("subcommand",))
         self.refused("bench", "gram", "--K", 0, says=("--K",))
         self.refused("bench", "factor", "--T", 5, says=("--T",))

@@ -66,6 +66,17 @@ class Generate(e2e.GramianTestCase):
             self.assertEqual(self.best_tokens(model, prefixes), found["ids"])
         self.assertTrue(self.text("-n", 14, "--dtype", "float32").startswith(", there was a little boy named Timmy"))
 
+    def test_the_bundled_model_writes_what_it_always_wrote(self):
+        """Behind the same 23 tokens the quantized model goes its own way. Made with weights decoded to int8, before kernels read 4 bits."""
+        both = [13, 405, 282, 260, 396, 498, 557, 535, 15, 535, 542, 269, 363, 341, 347, 731, 266, 813, 731, 15, 539, 357, 13]
+        plain = [535, 375, 388, 743, 431, 366, 514, 363, 341, 347, 731, 15, 535, 282, 338, 578, 2]
+        quantized = [280, 418, 260, 413, 13, 942, 714, 13, 266, 280, 282, 391, 578, 15, 314, 447, 269]
+        for model, expected in ((self.model, plain), (self.quantized, quantized)):
+            for level in ("reference", None):
+                environment = {"GRAMIAN_CPU_LEVEL": level} if level else None
+                found = self.made("-n", 40, "--dtype", "float32", model=model, environment=environment)
+                self.assertEqual(found["ids"], both + expected)
+
     def test_text_comes_on_stdout(self):
         expected = self.text("-n", 30)
         for quiet in ((), ("--quiet",)):

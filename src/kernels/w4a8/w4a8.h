@@ -4,7 +4,7 @@
 //
 //   sa[m]     = A(max_k |x[m,k]| / 127)                      f32 division, rounded to the activation type A
 //   q[m,k]    = clamp(rne(x[m,k] / sa[m]), -128, 127)        f32 division; sa = 0 gives q = 0
-//   acc[m,n]  = sum_k q[m,k] · v[n,k]                        exact
+//   acc[m,n]  = sum_k q[m,k] · v[n,k]                        exact (product.h)
 //   y[m,n]    = A((f32(acc) · sa[m]) · s_channel[n]), then A(y + bias[n]) where there is a bias
 //
 // A row that holds an infinity or a NaN gets sa = infinity or NaN and q = 0, so that its outputs are NaN.
@@ -25,11 +25,6 @@ inline constexpr int64_t kMaxInFeatures = 131071;
 // parallel.
 void quantize_rows(CpuLevel level, Activation type, const void* x, int64_t rows, int64_t k, int8_t* q,
                    float* scale) noexcept;
-
-// q [rows, k], v [channels, k], k <= kMaxInFeatures -> acc [rows, channels]. All contiguous. Uses 72 KiB of
-// stack.
-void int8_matmul(CpuLevel level, const int8_t* q, int64_t rows, const int8_t* v, int64_t channels, int64_t k,
-                 int32_t* acc) noexcept;
 
 // acc [rows, channels], row_scale [rows], channel_scale [channels], bias [channels] (null for none; values
 // already rounded to `type`) -> y [rows, channels] of `type` with `y_stride` elements from row to row.

@@ -1,16 +1,21 @@
-// W4A8 kernels over shape x level on one thread, a whole QQQ layer, and LibTorch's bf16 linear on one thread
-// for the ratio. Items are multiply-adds; `checksum` pins the result.
+// W4A8 on one thread, over shape x level. Each benchmark measures its limit and LibTorch's bf16 linear of the same shape in turns with
+// itself, so that a busy machine slows them alike: `of_limit` is the share of the limit, `x_torch` how many times as fast as LibTorch
+// (both medians of the turns). Few rows are bounded by reading the weights (limit: read bandwidth), many by
+// multiplying (limit: int8 peak). `checksum` pins the result.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "formats/qqq.h"
-#include "kernels/w4a8/w4a8.h"
+#include "kernels/peak.h"
 #include "runtime/qqq_linear.h"
 #include "tensor/ops.h"
 
@@ -20,90 +25,111 @@ namespace {
 struct Shape {
   const char* name;
   int64_t rows, channels, k;
+  bool grouped;
 };
-constexpr Shape kShapes[] = {{"tiny", 5, 128, 192},
-                             {"decode_896x4864", 1, 896, 4864},
-                             {"prefill_896x896", 256, 896, 896},
-                             {"prefill_4864x896", 256, 4864, 896},
-                             {"prefill_896x4864", 256, 896, 4864}};
+// The codes of the decode shapes take 64 MiB and more: beyond the last-level cache.
+constexpr Shape kShapes[] = {{"tiny_few", 2, 128, 256, true},
+                             {"tiny_many", 7, 128, 192, false},
+                             {"decode_16384x8192_groups", 1, 16384, 8192, true},
+                             {"decode_16384x8192_rows", 1, 16384, 8192, false},
+                             {"decode_4_rows_16384x8192_groups", 4, 16384, 8192, true},
+                             {"prefill_512_4096x4096_groups", 512, 4096, 4096, true},
+                             {"prefill_512_4096x4096_rows", 512, 4096, 4096, false},
+                             {"prefill_512_3072x1024_groups", 512, 3072, 1024, true},
+                             {"prefill_16_4096x4096_groups", 16, 4096, 4096, true}};
 
-std::vector<int8_t> random_bytes(int64_t count) {
-  std::mt19937 random(3);
-  std::vector<int8_t> bytes(static_cast<size_t>(count));
-  for (int8_t& byte : bytes) byte = static_cast<int8_t>(random() & 255u);
-  return bytes;
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-at::Tensor random_activations(const Shape& shape, at::ScalarType type) {
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+at::Tensor random_activations(const Shape& shape) {
   at::Tensor x = tensor::empty({shape.rows, shape.k}, at::kFloat);
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   auto* data = x.mutable_data_ptr<float>();
   for (int64_t i = 0; i < x.numel(); ++i) data[i] = normal(random);
-  return x.to(type);
+  return x.to(at::kBFloat16);
 }
 
-void count_macs(benchmark::State& state, const Shape& shape) {
-  state.counters["MAC/s"] = benchmark::Counter(static_cast<double>(shape.rows * shape.channels * shape.k),
-                                               benchmark::Counter::kIsIterationInvariantRate);
+qqq::Codes random_codes(const Shape& shape) {
+  qqq::Codes codes;
+  codes.values = tensor::empty({shape.channels, shape.k}, at::kChar);
+  std::mt19937 random(3);
+  auto* data = codes.values.mutable_data_ptr<int8_t>();
+  for (int64_t i = 0; i < codes.values.numel(); ++i)
+    data[i] = static_cast<int8_t>(static_cast<int>(random() % 16) - 8);
+  codes.s_channel = tensor::full({shape.channels}, 0.001, at::kFloat);
+  if (shape.grouped) codes.ratios = tensor::full({shape.k / 128, shape.channels}, 7.25, at::kFloat);
+  return codes;
 }
 
-void matmul(benchmark::State& state, const Shape& shape, CpuLevel level) {
-  const auto q = random_bytes(shape.rows * shape.k), v = random_bytes(shape.channels * shape.k);
-  std::vector<int32_t> acc(static_cast<size_t>(shape.rows * shape.channels));
-  for (auto _ : state) {
-    w4a8::int8_matmul(level, q.data(), shape.rows, v.data(), shape.channels, shape.k, acc.data());
-    benchmark::DoNotOptimize(acc.data());
+struct Limit {
+  std::shared_ptr<ThreadPool> pool = std::make_shared<ThreadPool>(1);
+  PageArena arena;
+  std::shared_ptr<std::byte[]> memory;
+  int64_t size = 0;
+};
+
+// Seconds that the work of `shape` takes at least.
+double limit_seconds(const Shape& shape, CpuLevel level, int64_t weight_bytes, Limit& limit) {
+  if (shape.rows <= 4) {
+    if (limit.size == 0) {
+      limit.size = std::max(weight_bytes, int64_t{1} << 20);
+      limit.memory = limit.arena.take(limit.size);
+      std::fill_n(limit.memory.get(), limit.size, std::byte{1});
+    }
+    const std::span<const std::byte> memory(limit.memory.get(), static_cast<size_t>(limit.size));
+    return static_cast<double>(weight_bytes) / read_bandwidth(level, *limit.pool, memory, 1);
   }
-  int64_t sum = 0;
-  for (const int32_t value : acc) sum += value;
-  state.counters["checksum"] = static_cast<double>(sum);
-  count_macs(state, shape);
-}
-
-void quantize(benchmark::State& state, const Shape& shape, CpuLevel level) {
-  const at::Tensor x = random_activations(shape, at::kBFloat16);
-  std::vector<int8_t> q(static_cast<size_t>(shape.rows * shape.k));
-  std::vector<float> scale(static_cast<size_t>(shape.rows));
-  for (auto _ : state) {
-    w4a8::quantize_rows(level, w4a8::Activation::bf16, x.const_data_ptr(), shape.rows, shape.k, q.data(),
-                        scale.data());
-    benchmark::DoNotOptimize(q.data());
-  }
-  state.SetBytesProcessed(state.iterations() * shape.rows * shape.k * 2);
+  return 2.0 * static_cast<double>(shape.rows * shape.channels * shape.k) / int8_peak(level);
 }
 
 void layer(benchmark::State& state, const Shape& shape, CpuLevel level) {
-  const auto bytes = random_bytes(shape.channels * shape.k);
-  qqq::Decoded decoded;
-  decoded.values = tensor::wrap(bytes.data(), {shape.channels, shape.k}, at::kChar, nullptr);
-  decoded.s_channel = tensor::full({shape.channels}, 0.001, at::kFloat);
-  const QqqLinear linear(decoded, std::make_shared<ThreadPool>(1), "bench", level);
-  const at::Tensor x = random_activations(shape, at::kBFloat16);
-  for (auto _ : state) benchmark::DoNotOptimize(linear.forward(x).const_data_ptr());
-  count_macs(state, shape);
-}
-
-void torch_bf16(benchmark::State& state, const Shape& shape) {
   const tensor::InferenceScope inference;
   tensor::set_threads(1);
-  const at::Tensor x = random_activations(shape, at::kBFloat16);
+  Limit limit;
+  const QqqLinear linear(random_codes(shape), {limit.pool, level}, "bench");
+  const at::Tensor x = random_activations(shape);
   const at::Tensor weight = tensor::full({shape.channels, shape.k}, 0.01, at::kBFloat16);
-  for (auto _ : state) benchmark::DoNotOptimize(tensor::linear(x, weight, std::nullopt).const_data_ptr());
-  count_macs(state, shape);
+  std::vector<double> ours, share, ratio;
+  double sum = 0;
+  for (auto _ : state) {
+    const double start = thread_seconds();
+    const at::Tensor y = linear.forward(x);
+    const double seconds = thread_seconds() - start;
+    state.PauseTiming();
+    sum = y.to(at::kDouble).sum().item<double>();
+    const double torch_start = thread_seconds();
+    benchmark::DoNotOptimize(tensor::linear(x, weight, std::nullopt).const_data_ptr());
+    ratio.push_back((thread_seconds() - torch_start) / seconds);
+    share.push_back(limit_seconds(shape, level, linear.bytes(), limit) / seconds);
+    ours.push_back(seconds);
+    state.ResumeTiming();
+  }
+  state.counters["checksum"] = sum;
+  state.counters["GMAC/s"] = static_cast<double>(shape.rows * shape.channels * shape.k) / median(ours) / 1e9;
+  state.counters["GB/s"] = static_cast<double>(linear.bytes()) / median(ours) / 1e9;
+  state.counters["of_limit"] = median(share);
+  state.counters["x_torch"] = median(ratio);
 }
 
 void register_all() {
   for (const Shape& shape : kShapes) {
-    // Levels above avx512_vnni use its functions.
-    for (int i = 0; i <= static_cast<int>(std::min(detected_cpu_level(), CpuLevel::avx512_vnni)); ++i) {
+    // Levels above avx512_vnni use its functions; the reference is no text to measure at size.
+    const bool tiny = std::string(shape.name).starts_with("tiny");
+    for (int i = tiny ? 0 : 1; i <= static_cast<int>(std::min(detected_cpu_level(), CpuLevel::avx512_vnni));
+         ++i) {
       const auto level = static_cast<CpuLevel>(i);
-      const std::string tail = std::string(shape.name) + "/" + std::string(name(level));
-      benchmark::RegisterBenchmark(("matmul/" + tail).c_str(), matmul, shape, level);
-      benchmark::RegisterBenchmark(("quantize/" + tail).c_str(), quantize, shape, level);
-      benchmark::RegisterBenchmark(("layer/" + tail).c_str(), layer, shape, level);
+      benchmark::RegisterBenchmark((std::string(shape.name) + "/" + std::string(name(level))).c_str(), layer,
+                                   shape, level);
     }
-    benchmark::RegisterBenchmark((std::string("torch_bf16_linear/") + shape.name).c_str(), torch_bf16, shape);
   }
 }
 

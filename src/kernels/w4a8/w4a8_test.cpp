@@ -52,52 +52,6 @@ float rounded(Activation type, float value) {
   return value;
 }
 
-std::vector<int8_t> random_bytes(size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int8_t> bytes(count);
-  for (int8_t& byte : bytes) byte = static_cast<int8_t>(random() & 255u);
-  return bytes;
-}
-
-TEST(W4a8Matmul, EveryLevelGivesTheExactSumsOverAwkwardSizes) {
-  uint32_t seed = 1;
-  for (const int64_t k : {0, 1, 15, 16, 17, 31, 64, 127, 1023, 1024, 1025, 2111}) {
-    for (const auto& [rows, channels] : std::vector<std::pair<int64_t, int64_t>>{
-             {0, 3}, {1, 0}, {1, 1}, {1, 17}, {3, 2}, {4, 4}, {5, 7}, {31, 3}, {32, 5}, {33, 4}, {67, 13}}) {
-      const auto q = random_bytes(static_cast<size_t>(rows * k), ++seed);
-      const auto v = random_bytes(static_cast<size_t>(channels * k), ++seed);
-      std::vector<int32_t> expected(static_cast<size_t>(rows * channels));
-      for (int64_t m = 0; m < rows; ++m) {
-        for (int64_t n = 0; n < channels; ++n) {
-          int64_t sum = 0;
-          for (int64_t i = 0; i < k; ++i) sum += int64_t{q[m * k + i]} * v[n * k + i];
-          expected[m * channels + n] = static_cast<int32_t>(sum);
-        }
-      }
-      for (const CpuLevel level : levels()) {
-        std::vector<int32_t> acc(expected.size() + 1, -7);  // the extra one must stay
-        int8_matmul(level, q.data(), rows, v.data(), channels, k, acc.data());
-        EXPECT_EQ(acc.back(), -7);
-        acc.pop_back();
-        EXPECT_EQ(acc, expected) << name(level) << " rows " << rows << " channels " << channels << " k " << k;
-      }
-    }
-  }
-}
-
-TEST(W4a8Matmul, ExtremesOfTheLongestRowDoNotSaturate) {
-  const int64_t k = kMaxInFeatures;
-  for (const CpuLevel level : levels()) {
-    for (const auto& [a, b] : std::vector<std::pair<int, int>>{{-128, -128}, {-128, 127}, {127, 127}}) {
-      const std::vector<int8_t> q(static_cast<size_t>(k), static_cast<int8_t>(a));
-      const std::vector<int8_t> v(static_cast<size_t>(k), static_cast<int8_t>(b));
-      int32_t acc = 0;
-      int8_matmul(level, q.data(), 1, v.data(), 1, k, &acc);
-      EXPECT_EQ(int64_t{acc}, int64_t{a} * b * k) << name(level);
-    }
-  }
-}
-
 TEST(W4a8Quantize, FollowsTheFormulaAtEveryLevel) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/kv_state.h"
+#include "tensor/one_query.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -113,10 +114,26 @@ at::Tensor Attention::attend(const Qkv& all, const at::Tensor& closed, const Bat
       GRAMIAN_CHECK(state != nullptr, "another layer's state");
       std::tie(part.k, part.v) = state->append(part.k, part.v);
     }
+    if (const at::Tensor one = single(part, run, closed, batch.pool); one.defined()) {
+      if (batch.runs.size() == 1) return one;
+      out.narrow(0, run.begin, run.rows).copy_(one);
+      continue;
+    }
     const at::Tensor left_out = closed.defined() ? closed_keys(closed, run, spec_.index->pool) : closed;
     heads(out, spec_.heads).copy_(visible(part, run.past + run.length, left_out));
   }
   return out;
+}
+
+at::Tensor Attention::single(const Qkv& heads, const RowRun& run, const at::Tensor& closed,
+                             ThreadPool* pool) const {
+  if (run.length != 1 || closed.defined()) return {};
+  // In a chunk the token sees what came in it.
+  const int64_t window = spec_.chunk > 0 ? run.past % spec_.chunk + 1 : spec_.window;
+  const at::Tensor out = tensor::one_query_attention(
+      heads.q, heads.k, heads.v,
+      {.scale = spec_.scale, .window = window, .softcap = spec_.softcap, .sinks = sinks_}, pool);
+  return out.defined() ? out.view({run.rows, spec_.heads * spec_.head_dim}) : out;
 }
 
 Attention::Qkv Attention::positioned(const Qkv& heads, const RowRun& run, const RopeTable* rope) const {

@@ -67,6 +67,8 @@ class Attention final : public Mixer {
   // `closed` as KeyIndexer::choose gives it. -> [tokens, heads · d].
   at::Tensor attend(const Qkv& all, const at::Tensor& closed, const BatchContext& batch) const;
   Qkv positioned(const Qkv& heads, const RowRun& run, const RopeTable* rope) const;
+  // What rows of one token make of their keys and values, [rows, heads · d], by the kernel for it; undefined where it does not serve.
+  at::Tensor single(const Qkv& heads, const RowRun& run, const at::Tensor& closed, ThreadPool* pool) const;
   // q [rows, heads, L, d], k and v [rows, kv_heads, S, d], the last of them at position `end` - 1 of its row; `closed` as
   // tensor::AttentionRule has it.
   at::Tensor visible(const Qkv& heads, int64_t end, const at::Tensor& closed) const;

@@ -11,6 +11,7 @@
 #include "formats/qqq.h"
 #include "formats/safetensors.h"
 #include "golden_sets/qqq/qqq_golden.h"
+#include "kernels/w4a8/product_ref.h"
 #include "kernels/w4a8/w4a8.h"
 #include "runtime/qqq_linear.h"
 #include "support/golden.h"
@@ -81,9 +82,24 @@ void check_pack(const qqq::Packed& found, const SafetensorsFile& expected, const
   }
 }
 
-void check_forward(const qqq::Decoded& decoded, const SafetensorsFile& layer, const SafetensorsFile& result) {
+// The integer sums that the reference makes of the packed codes.
+at::Tensor sums(const qqq::Codes& codes, const at::Tensor& q) {
+  const int64_t n = codes.values.size(0), k = codes.values.size(1);
+  std::vector<uint8_t> packed(static_cast<size_t>(n * k / 2));
+  std::vector<uint16_t> ratios(static_cast<size_t>(codes.ratios.defined() ? codes.ratios.numel() : 0));
+  w4a8::pack_codes(codes.values.const_data_ptr<int8_t>(), n, k, packed.data());
+  if (!ratios.empty()) {
+    EXPECT_TRUE(w4a8::pack_ratios(codes.ratios.const_data_ptr<float>(), n, k, ratios.data()));
+  }
+  at::Tensor acc = tensor::empty({q.size(0), n}, at::kInt);
+  w4a8::reference::multiply(
+      {.codes = packed.data(), .ratios = ratios.empty() ? nullptr : ratios.data(), .channels = n, .k = k}, 0,
+      n, q.const_data_ptr<int8_t>(), q.size(0), acc.mutable_data_ptr<int32_t>());
+  return acc;
+}
+
+void check_forward(const qqq::Codes& codes, const SafetensorsFile& layer, const SafetensorsFile& result) {
   const auto pool = std::make_shared<ThreadPool>(2);
-  const int64_t n = decoded.values.size(0), k = decoded.values.size(1);
   for (const std::string& type : suffixes(layer, "fwd_x_")) {
     const at::Tensor x = layer.load("fwd_x_" + type), scale = layer.load("fwd_s_" + type);
     const at::Tensor expected_acc = result.load("fwd_acc_" + type);
@@ -91,13 +107,11 @@ void check_forward(const qqq::Decoded& decoded, const SafetensorsFile& layer, co
       SCOPED_TRACE(str(type, " ", name(level)));
       const Quantized quantized = quantize(level, x);
       check_quantized(quantized, layer.load("fwd_q_" + type), scale);
-      at::Tensor acc = tensor::empty({x.size(0), n}, at::kInt);
-      w4a8::int8_matmul(level, quantized.q.const_data_ptr<int8_t>(), x.size(0),
-                        decoded.values.const_data_ptr<int8_t>(), n, k, acc.mutable_data_ptr<int32_t>());
+      const at::Tensor acc = sums(codes, quantized.q);
       EXPECT_TRUE(
           same_bits(acc, expected_acc.masked_fill(counted_rows(scale).logical_not().unsqueeze(1), 0)));
       EXPECT_TRUE(
-          same_bits(QqqLinear(decoded, pool, "golden", level).forward(x), result.load("fwd_y_" + type)));
+          same_bits(QqqLinear(codes, {pool, level}, "golden").forward(x), result.load("fwd_y_" + type)));
     }
   }
 }
@@ -134,7 +148,7 @@ void check_configuration(const Configuration& configuration) {
   if (configuration.saturated >= 0) {
     EXPECT_EQ(decoded.saturated, configuration.saturated);
   }
-  check_forward(decoded, layer, result);
+  check_forward(qqq::read_codes(stored, n, k, "golden"), layer, result);
 
   if (grouped) {
     const qqq::Packed product = qqq::pack(module, qqq::channel_scale_from_codes(module), bias, "golden");

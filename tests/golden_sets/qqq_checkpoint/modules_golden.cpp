@@ -46,8 +46,8 @@ void check_output(const std::filesystem::path& folder, const std::filesystem::pa
   const SafetensorsFile file(outputs);
   const Module module = load_module(checkpoint, name);
   check_layout(module);
-  const qqq::Decoded decoded = qqq::unpack(module.packed, module.n, module.k, name);
-  const QqqLinear linear(decoded, std::make_shared<ThreadPool>(2), name);
+  const QqqLinear linear(qqq::read_codes(module.packed, module.n, module.k, name),
+                         {std::make_shared<ThreadPool>(2)}, name);
   EXPECT_TRUE(same_bits(linear.forward(file.load("in." + name)), file.load("out." + name)));
 }
 
