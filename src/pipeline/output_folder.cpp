@@ -106,7 +106,7 @@ bool OutputFolder::keep(const std::map<std::string, std::string>& digests) {
 
 PackedParts OutputFolder::read(const PlannedModule& module) const {
   PackedParts parts;
-  for (const PlannedTensor& part : plan_.format->parts(module.shape(), module.solve.grid))
+  for (const PlannedTensor& part : module.format->parts(module.shape(), module.solve.grid))
     parts[part.name] = writer_.read(module.linear.name + "." + part.name).to_tensor();
   return parts;
 }

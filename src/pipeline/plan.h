@@ -5,16 +5,28 @@
 #include <string>
 #include <vector>
 
+#include "base/problems.h"
 #include "formats/linear_format.h"
 #include "models/model.h"
+#include "pipeline/module_settings.h"
 
 namespace gramian {
 
+// What a job asks for.
+struct PlanOptions {
+  ModuleSettings settings;        // of modules with no rule of their own
+  std::vector<ModuleRule> rules;  // of a recipe
+  bool skip_unfit = false;
+};
+
 struct PlannedModule {
   Linear linear;         // name and shape; no `op`
-  bool quantize = true;  // false: left as it is (--skip-unfit)
+  bool quantize = true;  // false: left as it is (a rule, --skip-unfit)
   std::string skip_reason;
+  const LinearFormat* format = nullptr;
   SolveOptions solve = {};  // as the format settles them
+  FallbackOptions fallback = {};
+  std::string rule = {};  // the one that it has, as the recipe writes it; empty: none
   LinearShape shape() const { return {linear.out_features, linear.in_features, linear.has_bias, dtype}; }
   DType dtype = DType::bf16;  // of the source's weight, bf16 where that is encoded
 };
@@ -36,16 +48,23 @@ struct QuantizePlan {
   std::vector<std::string> skipped() const;
   // Modules with a matrix called .weight that is no linear layer of a decoder layer.
   std::vector<std::string> plain_matrices(const Checkpoint& source) const;
+  // What config.json is to say of the modules.
+  QuantizationFields fields(const Checkpoint& source) const;
   int64_t quantized_weights() const;  // entries of all quantized weight matrices
   uint64_t packed_bits() const;       // of what is stored for them
 };
 
-// Throws unsupported listing every linear layer whose shape the format refuses; `where` is the model's folder.
-void refuse_unfit(const std::string& where, const std::vector<std::vector<Linear>>& layers,
-                  const LinearFormat& format, const GridOptions& grid);
+// Everything that is wrong with the rules and shapes of `layers`, the linear layers of a model, goes into `problems`: settings
+// that the format cannot hold, rules that no module has, shapes that the format refuses (unless they are to be left out), and with
+// `one_matrix` (else into `warnings`) what loaders make one matrix of though its parts have several settings. `where` is the
+// model's folder. Without layers the settings alone are checked.
+void check_settings(const std::string& where, const std::vector<std::vector<Linear>>& layers,
+                    const LinearFormat& format, const PlanOptions& options, bool one_matrix,
+                    Problems& problems, std::vector<std::string>& warnings);
 
-// Throws what refuse_unfit() does, unless `skip_unfit`, and unsupported when nothing fits; corrupt_data for what
-// Model::survey() finds.
+// Throws unsupported listing every linear layer whose shape the format refuses, unless `skip_unfit`, and when nothing fits;
+// corrupt_data for what Model::survey() finds.
+QuantizePlan make_plan(const Model& model, const LinearFormat& format, const PlanOptions& options);
 QuantizePlan make_plan(const Model& model, const LinearFormat& format, const SolveOptions& solve,
                        bool skip_unfit);
 

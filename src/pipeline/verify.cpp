@@ -80,14 +80,17 @@ class Verifier {
   // Where config.json does not say it, the tensors do. False where no tensor is of a quantized module.
   bool guess_format() {
     for (const LinearFormat* format : all_formats()) {
-      stored_ = {format, format->settle({}, DType::bf16).grid};
+      stored_ = {};
+      stored_.format = format;
+      stored_.grid = format->settle({}, DType::bf16).grid;
       for (const auto& [name, tensor] : checkpoint_->tensors()) {
         if (!format->module_of(name)) continue;
         if (format == &qqq_format() && !has_groups()) stored_.grid.group_size = -1;
         return true;
       }
     }
-    stored_ = {&qqq_format(), {}};
+    stored_ = {};
+    stored_.format = &qqq_format();
     return false;
   }
 
@@ -167,13 +170,14 @@ class Verifier {
     LinearShape with_bias = shape;
     with_bias.has_bias = true;
     bool own_weight = false;
-    for (const PlannedTensor& part : stored_.format->parts(with_bias, stored_.grid)) {
+    const ModuleFormat& stored = stored_.of(name);
+    for (const PlannedTensor& part : stored.format->parts(with_bias, stored.grid)) {
       checked_.insert(name + "." + part.name);
       own_weight = own_weight || part.name == "weight";
     }
     if (!own_weight && checkpoint_->contains(name + ".weight"))
       problem(name + ": is stored twice, as .weight and quantized");
-    ModuleCheck check = stored_.format->check(*checkpoint_, name, shape, stored_.grid);
+    ModuleCheck check = stored.format->check(*checkpoint_, name, shape, stored.grid);
     for (std::string& line : check.problems) problem(std::move(line));
     result_.int8_saturated += check.saturated;
     ++result_.modules;
@@ -189,7 +193,7 @@ class Verifier {
       if (!module || !known.insert(*module).second) continue;
       if (architecture_known_)
         problem(quote_name(*module) + ": is quantized, but no linear layer of this model");
-      if (const auto shape = stored_.format->shape_of(*checkpoint_, *module, stored_.grid))
+      if (const auto shape = stored_.format->shape_of(*checkpoint_, *module, stored_.of(*module).grid))
         check_packed(*module, *shape);
     }
     if (fields_.is_object() && fields_.value("lm_head", Json()) == true &&
@@ -218,7 +222,7 @@ class Verifier {
   Json fields_;
   Progress progress_;
   Verification result_;
-  StoredFormat stored_{&qqq_format(), {}};
+  StoredFormat stored_{{&qqq_format(), {}}};
   bool architecture_known_ = false;
   std::set<std::string> checked_;  // tensors of quantized modules
 };
@@ -271,7 +275,7 @@ std::vector<std::string> compare_with_source(const Checkpoint& output, const Che
       }
       const std::string& name = linear.name;
       replaced[linear.tensor_name()];
-      for (const PlannedTensor& part : plan.format->parts(module.shape(), module.solve.grid)) {
+      for (const PlannedTensor& part : module.format->parts(module.shape(), module.solve.grid)) {
         replacements.insert(name + "." + part.name);
         replaced[part.name == "bias" ? linear.bias_name() : linear.tensor_name()].push_back(name + "." +
                                                                                             part.name);

@@ -11,7 +11,7 @@ namespace gramian {
 namespace {
 
 // Opens a module whose packed codes are in the checkpoint.
-std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Checkpoint& checkpoint,
+std::shared_ptr<const LinearOp> open_packed(const ModuleFormat& stored, const Checkpoint& checkpoint,
                                             const Linear& linear, at::ScalarType dtype,
                                             const std::shared_ptr<ThreadPool>& pool) {
   const LinearFormat& format = *stored.format;
@@ -54,7 +54,7 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
                   "restore config.json or the weights from their source");
     model_options.quantized = [stored = *stored, dtype = model_options.dtype, pool = std::move(pool)](
                                   const Checkpoint& source, const Linear& linear) {
-      return open_packed(stored, source, linear, dtype, pool);
+      return open_packed(stored.of(linear.name), source, linear, dtype, pool);
     };
   }
   return {std::move(checkpoint), model_options};
