@@ -174,7 +174,11 @@ Json describe(const std::string& folder, const std::filesystem::path& recipe, Th
               Log& log) {
   const auto checkpoint = std::make_shared<const Checkpoint>(folder);
   const auto stored = stored_format(checkpoint->config(), folder + "/config.json");
-  const Model model(checkpoint, {.dtype = parse_dtype("auto"), .treat_as_tied = true, .quantized = {}});
+  ModelOptions options{.dtype = parse_dtype("auto"), .treat_as_tied = true, .quantized = {}};
+  // Nothing is computed: what a quantized head would decode to is not asked for.
+  if (stored && stored->of(kHeadName).format->holds(*checkpoint, kHeadName))
+    options.quantized_head = [](const Checkpoint&, const Linear&) { return tensor::empty({0}, at::kFloat); };
+  const Model model(checkpoint, options);
   const DecoderSpec& spec = model.spec();
   uint64_t bytes = 0;
   for (const auto& [name, tensor] : checkpoint->tensors()) bytes += tensor.bytes.size();

@@ -66,8 +66,10 @@ Json describe_recipe(const Model& model, const std::filesystem::path& recipe) {
   const LinearFormat& format = find_format(job.format);
   problems.check([&] {
     Problems found;
-    check_settings(model.checkpoint().folder().string(), model.survey(), format, job.plan_options(), false,
-                   found, warnings);
+    std::optional<Linear> head;
+    if (job.head) head = model.head();
+    check_settings(model.checkpoint().folder().string(), model.survey(), head, format, job.plan_options(),
+                   false, found, warnings);
     found.refuse();
   });
   problems.refuse();

@@ -85,6 +85,11 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
   verb.add_flag_callback(
       "--no-refine-scales", [&flags] { flags.settings.refine_scales = false; },
       "Leave the scales in that pass as they are");
+  verb.add_option("--lm-head-bits", flags.head_bits,
+                  "Quantize lm_head too, with so many bits in groups of 32 (qqq: 8 bits, one scale per row)")
+      ->check(CLI::IsMember({2, 3, 4, 8}));
+  verb.add_flag("--untie", flags.untie,
+                "Store a quantized head apart from the embedding that it is in the source");
   auto* strategy =
       verb.add_option("--fallback", flags.fallback,
                       "How modules that calibration did not reach are rounded: rtn (default), midpoint, "
@@ -111,9 +116,12 @@ void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
   job.recipe_problems = recipe.problems;
   job.rules = recipe.rules;
   job.one_matrix = flags.target == "vllm";
-  if (recipe.lm_head)
-    job.recipe_problems.add(
-        Error(ErrorKind::unsupported, flags.recipe.string(), "lm_head: is not built yet"));
+  const auto names_head = [](const ModuleRule& rule) { return !rule.exclude && rule.names_head(); };
+  if (flags.head_bits || recipe.lm_head || std::any_of(job.rules.begin(), job.rules.end(), names_head)) {
+    job.head.emplace();
+    job.head->settings.bits = flags.head_bits;
+    job.head->untie = flags.untie;
+  }
   if (recipe.sequential) job.sequential = *recipe.sequential;
   job.accumulation.staging = recipe.staging;
   job.accumulation.chunk_size = recipe.chunk_size.value_or(0);

@@ -18,6 +18,8 @@ struct SolveFlags {
   bool asymmetric = false, symmetric = false, desc_act = false, static_groups = false;
   std::optional<std::string> order, fallback, smoother, threshold;
   bool no_fallback = false;
+  std::optional<int> head_bits;
+  bool untie = false;
   std::string target;
 };
 

@@ -54,6 +54,12 @@ class CompressedTensors final : public LinearFormat {
     return asked;
   }
 
+  // Loaders multiply a head's activations as they come.
+  SolveOptions settle_head(SolveOptions asked, DType dtype) const override {
+    asked.grid.activation_bits = 16;
+    return settle(asked, dtype);
+  }
+
   std::string unfit_reason(int64_t n, int64_t k, const GridOptions& grid) const override {
     if (grid.group_size != -1 && k % grid.group_size != 0)
       return str(k, " inputs are no multiple of the group size ", grid.group_size);
@@ -108,6 +114,14 @@ class CompressedTensors final : public LinearFormat {
 
   DecodedLinear unpack(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
                        const std::string& name) const override {
+    const QuantizedLinear module = codes(parts, n, k, grid, name);
+    const at::Tensor bias = part(parts, "bias");
+    if (bias.defined()) expect(parts, name, "bias", {at::kBFloat16, at::kHalf, at::kFloat}, {n});
+    return {module.weight(), bias, 0};
+  }
+
+  QuantizedLinear codes(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
+                        const std::string& name) const override {
     if (const std::string reason = unfit_reason(n, k, grid); !reason.empty()) refuse_part(name, reason);
     const int64_t groups = groups_of(k, grid);
     QuantizedLinear module;
@@ -134,9 +148,7 @@ class CompressedTensors final : public LinearFormat {
       if (grid.bits < 8 && module.codes.lt(-offset).logical_or(module.codes.ge(offset)).any().item<bool>())
         refuse_part(name + ".weight", str("holds codes beyond ", grid.bits, " bits"));
     }
-    const at::Tensor bias = part(parts, "bias");
-    if (bias.defined()) expect(parts, name, "bias", {at::kBFloat16, at::kHalf, at::kFloat}, {n});
-    return {module.weight(), bias, 0};
+    return module;
   }
 
   std::optional<LinearShape> shape_of(const Checkpoint& checkpoint, const std::string& name,
@@ -192,7 +204,6 @@ class CompressedTensors final : public LinearFormat {
       throw Error(ErrorKind::unsupported, where, "quantization_config: config_groups: expected groups",
                   kRead);
     StoredFormat stored;
-    bool has_usual = false;
     for (const auto& [key, group] : groups.items()) {
       const GridOptions grid = read_group(group, fields, where, key);
       const Json targets = group.value("targets", Json());
@@ -206,8 +217,8 @@ class CompressedTensors final : public LinearFormat {
         stored.own.emplace_back(ModulePattern(pattern, where + ": quantization_config: " + key),
                                 ModuleFormat{this, grid});
       }
-      if (usual || !has_usual) stored.grid = grid;
-      has_usual |= usual;
+      // Without a group of all linear layers, the first one's.
+      if (usual || stored.format == nullptr) stored.grid = grid;
       stored.format = this;
     }
     const auto names_head = [](const auto& own) { return own.first.matches(kHeadName); };

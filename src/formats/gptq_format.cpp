@@ -106,6 +106,13 @@ class GptqFormat final : public LinearFormat {
     return {gptq::unpack(packed, grid.bits, version_, n, k, name).weight(), packed.bias, 0};
   }
 
+  QuantizedLinear codes(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
+                        const std::string& name) const override {
+    return gptq::unpack(
+        {part(parts, "qweight"), part(parts, "qzeros"), part(parts, "scales"), part(parts, "g_idx"), {}},
+        grid.bits, version_, n, k, name);
+  }
+
   std::optional<LinearShape> shape_of(const Checkpoint& checkpoint, const std::string& name,
                                       const GridOptions&) const override {
     if (!checkpoint.contains(name + ".qweight") || !checkpoint.contains(name + ".g_idx")) return std::nullopt;

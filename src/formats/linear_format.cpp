@@ -56,6 +56,12 @@ ModuleCheck LinearFormat::check(const Checkpoint& checkpoint, const std::string&
   return check;
 }
 
+QuantizedLinear LinearFormat::codes(const PackedParts&, int64_t, int64_t, const GridOptions&,
+                                    const std::string& name) const {
+  throw Error(ErrorKind::unsupported, name, str("the format ", this->name(), " has a grid of its own"),
+              "decode it instead");
+}
+
 bool LinearFormat::holds(const Checkpoint& checkpoint, const std::string& module) const {
   for (const std::string& mark : marks()) {
     if (checkpoint.contains(module + "." + mark)) return true;

@@ -112,6 +112,10 @@ class LinearFormat {
   // Throws corrupt_data, naming the tensor, for parts that are not what parts() says and for scales that are not finite.
   virtual DecodedLinear unpack(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
                                const std::string& name) const = 0;
+  // The codes behind it, where what the runtime multiplies with is code · scale. Throws as unpack() does, and unsupported for a format
+  // whose grid is another.
+  virtual QuantizedLinear codes(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
+                                const std::string& name) const;
   // Everything that is wrong with what a checkpoint holds of one module. Mapped pages are dropped again. As it stands: what
   // unpack() throws, and a bias that is missing or not finite.
   virtual ModuleCheck check(const Checkpoint& checkpoint, const std::string& name, const LinearShape& shape,
@@ -122,8 +126,10 @@ class LinearFormat {
   // that are not read, corrupt_data for patterns that are none.
   virtual std::optional<StoredFormat> read_config(const nlohmann::ordered_json& fields,
                                                   const std::string& where) const = 0;
-  // What lm_head is stored in, beside modules in this format.
+  // What lm_head is stored in, beside modules in this format, and the options for it: settle() of that format, and what a head
+  // cannot have is refused.
   virtual const LinearFormat& head_format() const { return *this; }
+  virtual SolveOptions settle_head(SolveOptions asked, DType dtype) const { return settle(asked, dtype); }
 
   // The shape of a module that only its own tensors speak of, or nothing when they do not.
   virtual std::optional<LinearShape> shape_of(const Checkpoint& checkpoint, const std::string& name,

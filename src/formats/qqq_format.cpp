@@ -98,6 +98,16 @@ class QqqFormat final : public LinearFormat {
     return qqq::read_config(fields, where);
   }
   const LinearFormat& head_format() const override { return compressed_tensors_format(); }
+  SolveOptions settle_head(SolveOptions asked, DType dtype) const override {
+    const GridOptions grid = qqq::head_grid();
+    if (asked.grid.bits != grid.bits || asked.grid.group_size != grid.group_size || !asked.grid.symmetric)
+      throw Error(
+          ErrorKind::invalid_argument, "--lm-head-bits",
+          str("a QQQ checkpoint holds its head in ", grid.bits, " bits, symmetric, one scale per row"),
+          "use --lm-head-bits 8");
+    asked.grid.activation_bits = grid.activation_bits;
+    return head_format().settle(asked, dtype);
+  }
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "formats/json.h"
+#include "formats/tokenizer/unicode.h"
 
 namespace gramian {
 namespace {
@@ -63,6 +64,8 @@ class Builder final : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     check(mark, tag, anchor);
+    // JSON's strings are UTF-8; escapes of lone surrogates are none.
+    if (tokenizer::find_invalid_utf8(value) < value.size()) refuse(mark, "text that is not UTF-8");
     // yaml-cpp marks a quoted scalar with "!".
     add(mark, value, tag == "!" ? Json(value) : plain_scalar(value));
   }

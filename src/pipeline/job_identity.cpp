@@ -33,6 +33,13 @@ Json rules_of(const QuantizeJob& job) {
   return rules;
 }
 
+Json head_of(const QuantizeJob& job) {
+  if (!job.head) return nullptr;
+  const ModuleSettings settings =
+      settings_of(job.plan_options(), find_format(job.format), kHeadName, rule_of(job.rules, kHeadName));
+  return describe(settings.solve);
+}
+
 Json options_of(const QuantizeJob& job, const Model& model) {
   const SolveOptions& solve = job.solve;
   return {
@@ -54,6 +61,7 @@ Json options_of(const QuantizeJob& job, const Model& model) {
        {static_cast<int>(job.fallback.smoother.kind), job.fallback.smoother.a, job.fallback.smoother.b}},
       {"fallback-threshold", to_text(job.fallback.threshold)},
       {"no-fallback", job.fallback.refuse},
+      {"lm-head", head_of(job)},
       {"rules", rules_of(job)},
       {"compat", job.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr)},
       {"batch", job.batch},
@@ -110,6 +118,7 @@ Json statistics_identity(const Json& job) {
   for (const char* option : {"batch", "lanes", "dtype", "experts", "hessian-products", "chunk-size",
                              "chunk-bytes", "treat-as-tied", "skip-scan"})
     kept[option] = options.at(option);
+  kept["lm-head"] = !options.at("lm-head").is_null();
   options = kept;
   return identity;
 }

@@ -1,6 +1,7 @@
 #include "pipeline/module_settings.h"
 
 #include "base/error.h"
+#include "formats/linear_format.h"
 
 namespace gramian {
 namespace {
@@ -31,12 +32,6 @@ void order_columns(SolveOptions& solve, const SettingsPatch& patch) {
 
 }  // namespace
 
-bool SettingsPatch::empty() const {
-  return !bits && !activation_bits && !group_size && !symmetric && !static_groups && !desc_act &&
-         !act_group_aware && !order && !mse && !damp_percent && !damp_step && !refine && !refine_scales &&
-         !fallback;
-}
-
 ModuleSettings patched(ModuleSettings settings, const SettingsPatch& patch) {
   SolveOptions& solve = settings.solve;
   take(solve.grid.bits, patch.bits);
@@ -54,6 +49,14 @@ ModuleSettings patched(ModuleSettings settings, const SettingsPatch& patch) {
   return settings;
 }
 
+bool ModuleRule::names_head() const {
+  std::string name = written;
+  if (name.starts_with("+:")) name.erase(0, 2);
+  if (name.starts_with("^")) name.erase(0, 1);
+  if (name.ends_with("$")) name.pop_back();
+  return name == kHeadName;
+}
+
 const ModuleRule* rule_of(const std::vector<ModuleRule>& rules, const std::string& module) {
   for (const bool exclude : {true, false}) {
     for (const ModuleRule& rule : rules) {
@@ -69,8 +72,7 @@ std::string describe(const SolveOptions& solve) {
   text += grid.group_size == -1 ? std::string("whole rows") : str("groups of ", grid.group_size);
   text += grid.symmetric ? ", symmetric" : ", zero points";
   text += str(", mse ", grid.mse, ", damp ", solve.damp_percent, ", order ", to_text(solve.order));
-  if (solve.refine > 0)
-    text += str(", refine ", solve.refine, solve.refine_scales ? "" : " without scales");
+  if (solve.refine > 0) text += str(", refine ", solve.refine, solve.refine_scales ? "" : " without scales");
   return text + (solve.static_groups ? ", static groups" : "");
 }
 

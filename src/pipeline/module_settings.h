@@ -28,7 +28,6 @@ struct SettingsPatch {
   std::optional<int> refine;
   std::optional<bool> refine_scales;
   std::optional<FallbackOptions> fallback;
-  bool empty() const;
 };
 
 // Whole rows have no groups to be ordered: the group-aware order becomes the natural one. Throws invalid_argument where that
@@ -40,6 +39,8 @@ struct ModuleRule {
   ModulePattern pattern;
   bool exclude = false;  // the module stays as it is
   SettingsPatch patch;
+  // Whether the rule is the head's alone: it then asks for a quantized head.
+  bool names_head() const;
 };
 
 // The one rule that a module has: the first that matches, of which those that exclude stand first. nullptr: none.

@@ -17,23 +17,24 @@ DType weight_type(const Checkpoint& checkpoint, const Linear& linear) {
 PlannedModule plan_module(Linear linear, const LinearFormat& format, const PlanOptions& options,
                           DType dtype) {
   PlannedModule module;
+  const bool head = linear.name == kHeadName;
   module.linear = std::move(linear);
-  module.format = &format;
+  module.format = head ? &format.head_format() : &format;
   module.dtype = dtype;
-  ModuleSettings settings = options.settings;
-  if (const ModuleRule* rule = rule_of(options.rules, module.linear.name)) {
+  const ModuleRule* rule = rule_of(options.rules, module.linear.name);
+  if (rule != nullptr) {
     module.rule = rule->written;
     if (rule->exclude) {
       module.quantize = false;
       module.skip_reason = "the rule " + quote_name(rule->written);
       return module;
     }
-    settings = patched(settings, rule->patch);
   }
-  module.solve = format.settle(settings.solve, dtype);
+  const ModuleSettings settings = settings_of(options, format, module.linear.name, rule);
+  module.solve = head ? format.settle_head(settings.solve, dtype) : format.settle(settings.solve, dtype);
   module.fallback = settings.fallback;
   module.skip_reason =
-      format.unfit_reason(module.linear.out_features, module.linear.in_features, module.solve.grid);
+      module.format->unfit_reason(module.linear.out_features, module.linear.in_features, module.solve.grid);
   module.quantize = module.skip_reason.empty();
   return module;
 }
@@ -106,6 +107,26 @@ uint64_t QuantizePlan::packed_bits() const {
   return total;
 }
 
+ModuleSettings settings_of(const PlanOptions& options, const LinearFormat& format, const std::string& module,
+                           const ModuleRule* rule) {
+  ModuleSettings settings = options.settings;
+  const bool head = module == kHeadName;
+  const bool fixed = head && &format.head_format() != &format;
+  if (head && (rule == nullptr || fixed)) {
+    SettingsPatch defaults;
+    defaults.bits = 8;
+    defaults.group_size = fixed ? -1 : 32;
+    defaults.symmetric = true;
+    defaults.static_groups = false;
+    defaults.order = ColumnOrder::natural;
+    defaults.mse = 2.4;
+    settings = patched(settings, defaults);
+  }
+  if (rule != nullptr) settings = patched(settings, rule->patch);
+  if (head && options.head) settings = patched(settings, options.head->settings);
+  return settings;
+}
+
 QuantizationFields QuantizePlan::fields(const Checkpoint& source) const {
   QuantizationFields fields;
   fields.solve = solve;
@@ -114,6 +135,10 @@ QuantizationFields QuantizePlan::fields(const Checkpoint& source) const {
   for (const auto& layer : layers) {
     for (const PlannedModule& module : layer) {
       if (!module.quantize) continue;
+      if (module.linear.name == kHeadName) {
+        fields.head = module.solve;
+        continue;
+      }
       if (same_stored(module.solve, solve)) {
         fields.usual.push_back(module.linear.name);
         continue;
@@ -142,14 +167,27 @@ QuantizePlan make_plan(const Model& model, const LinearFormat& format, const Pla
   std::vector<std::vector<Linear>> surveyed = model.survey();
   Problems problems;
   std::vector<std::string> ignored;
-  check_settings(model.checkpoint().folder().string(), surveyed, format, options, false, problems, ignored);
+  std::optional<Linear> head;
+  if (options.head) head = model.head();
+  check_settings(model.checkpoint().folder().string(), surveyed, head, format, options, false, problems,
+                 ignored);
   problems.refuse();
+  if (head) {
+    const ModuleRule* rule = rule_of(options.rules, head->name);
+    if (rule == nullptr || !rule->exclude) {
+      plan.has_head = true;
+      plan.untied = model.tied();
+      surveyed.push_back({*head});
+    }
+  }
   for (auto& linears : surveyed) {
     auto& layer = plan.layers.emplace_back();
     for (Linear& linear : linears) {
       const DType dtype = weight_type(model.checkpoint(), linear);
       PlannedModule& module = layer.emplace_back(plan_module(std::move(linear), format, options, dtype));
-      std::set<std::string>& sources = module.quantize ? replaced : needed;
+      // The embedding stays where the head was it.
+      const bool stays = !module.quantize || (plan.untied && module.linear.name == kHeadName);
+      std::set<std::string>& sources = stays ? needed : replaced;
       sources.insert(module.linear.tensor_name());
       if (module.linear.has_bias) sources.insert(module.linear.bias_name());
       if (!module.quantize) continue;

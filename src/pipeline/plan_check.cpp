@@ -34,14 +34,15 @@ class Check {
   Check(const LinearFormat& format, const PlanOptions& options, Problems& problems)
       : options_(options), format_(format), problems_(problems) {}
 
-  void run(const std::string& where, const std::vector<std::vector<Linear>>& layers, bool one_matrix,
-           std::vector<std::string>& warnings) {
+  void run(const std::string& where, std::vector<std::vector<Linear>> layers,
+           const std::optional<Linear>& head, bool one_matrix, std::vector<std::string>& warnings) {
     bool sound = problems_.check([&] { usual_ = settled(format_, options_.settings); });
     for (const ModuleRule& rule : options_.rules) {
-      if (rule.exclude) continue;
+      if (rule.exclude || rule.names_head()) continue;  // settle_head() has that one
       sound &= in_rule(rule, [&] { own_[&rule] = settled(format_, patched(options_.settings, rule.patch)); });
     }
     const bool matched = problems_.check([&] { take_rules(layers); });
+    if (head) sound &= problems_.check([&] { settle_head(*head, layers); });
     if (matched && !layers.empty()) check_use(layers);
     if (!sound || !matched) return;
     if (!options_.skip_unfit) problems_.check([&] { refuse_unfit(where, layers); });
@@ -64,6 +65,25 @@ class Check {
     for (const auto& layer : layers) {
       for (const Linear& linear : layer) rules_[linear.name] = rule_of(options_.rules, linear.name);
     }
+    // A rule of the head is one that is used, also while the head stays as it is.
+    if (!layers.empty()) rules_[kHeadName] = rule_of(options_.rules, kHeadName);
+  }
+
+  // The head becomes one more layer.
+  void settle_head(const Linear& head, std::vector<std::vector<Linear>>& layers) {
+    const ModuleRule* rule = rule_of(options_.rules, kHeadName);
+    rules_[kHeadName] = rule;
+    if (rule != nullptr && rule->exclude) return;
+    if (head.name != kHeadName)
+      throw Error(ErrorKind::unsupported, head.name, "a head of this name is not quantized yet",
+                  "leave --lm-head-bits and lm_head out");
+    if (!head.stored.tensor.empty() && !options_.head->untie)
+      throw Error(ErrorKind::invalid_argument, kHeadName, "is the embedding: both are one tensor",
+                  "pass --untie to store a quantized head apart from it");
+    const ModuleSettings settings = gramian::settings_of(options_, format_, kHeadName, rule);
+    head_ = format_.settle_head(settings.solve, DType::bf16);
+    refuse_fallback(settings.fallback, head_);
+    layers.push_back({head});
   }
 
   void check_use(const std::vector<std::vector<Linear>>& layers) {
@@ -88,6 +108,7 @@ class Check {
   // nullptr: left as it is.
   const SolveOptions* settings_of(const std::string& name) const {
     const ModuleRule* rule = rules_.at(name);
+    if (name == kHeadName) return &head_;
     if (rule == nullptr) return &usual_;
     return rule->exclude ? nullptr : &own_.at(rule);
   }
@@ -99,7 +120,8 @@ class Check {
       for (const Linear& linear : linears) {
         const SolveOptions* solve = settings_of(linear.name);
         if (solve == nullptr) continue;
-        const std::string reason = format_.unfit_reason(linear.out_features, linear.in_features, solve->grid);
+        const LinearFormat& format = linear.name == kHeadName ? format_.head_format() : format_;
+        const std::string reason = format.unfit_reason(linear.out_features, linear.in_features, solve->grid);
         if (reason.empty()) continue;
         ++count;
         all += str("\n  ", linear.name, " [", linear.out_features, " x ", linear.in_features, "]: ", reason);
@@ -140,7 +162,7 @@ class Check {
   const PlanOptions& options_;
   const LinearFormat& format_;
   Problems& problems_;
-  SolveOptions usual_;
+  SolveOptions usual_, head_;
   std::map<const ModuleRule*, SolveOptions> own_;   // of the rules that do not exclude
   std::map<std::string, const ModuleRule*> rules_;  // of each module
 };
@@ -148,9 +170,9 @@ class Check {
 }  // namespace
 
 void check_settings(const std::string& where, const std::vector<std::vector<Linear>>& layers,
-                    const LinearFormat& format, const PlanOptions& options, bool one_matrix,
-                    Problems& problems, std::vector<std::string>& warnings) {
-  Check(format, options, problems).run(where, layers, one_matrix, warnings);
+                    const std::optional<Linear>& head, const LinearFormat& format, const PlanOptions& options,
+                    bool one_matrix, Problems& problems, std::vector<std::string>& warnings) {
+  Check(format, options, problems).run(where, layers, head, one_matrix, warnings);
 }
 
 }  // namespace gramian

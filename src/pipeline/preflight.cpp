@@ -49,7 +49,7 @@ class Preflight {
       check_rows();
       scan();
     } else {
-      check_settings({});
+      check_settings({}, {});
       check_rows();
     }
     problems_.refuse();
@@ -63,14 +63,16 @@ class Preflight {
     ModelOptions options{.dtype = dtype, .treat_as_tied = job_.treat_as_tied, .quantized = {}};
     Weights::Survey survey;
     std::vector<std::vector<Linear>> linears;
+    std::optional<Linear> head;
     options.headers = &survey;
     bool sound = problems_.check([&] {
       const Model headers(ready_.checkpoint, options);
       vocab_ = headers.spec().vocab;
       linears = headers.survey(survey);
+      if (job_.head) head = headers.head();
     });
     sound &= problems_.check([&] { survey.refuse(folder); });
-    sound &= check_settings(linears);
+    sound &= check_settings(linears, head);
     if (!sound || format_ == nullptr) return;
     options.headers = nullptr;
     problems_.check([&] {
@@ -79,11 +81,11 @@ class Preflight {
     });
   }
 
-  bool check_settings(const std::vector<std::vector<Linear>>& linears) {
+  bool check_settings(const std::vector<std::vector<Linear>>& linears, const std::optional<Linear>& head) {
     if (format_ == nullptr) return false;
     Problems found;
-    gramian::check_settings(job_.source.string(), linears, *format_, job_.plan_options(), job_.one_matrix,
-                            found, warnings_);
+    gramian::check_settings(job_.source.string(), linears, head, *format_, job_.plan_options(),
+                            job_.one_matrix, found, warnings_);
     return problems_.check([&] { found.refuse(); });
   }
 

@@ -25,9 +25,10 @@ struct QuantizeJob {
   std::string method = "qqq";
   std::string format = "qqq";
   SolveOptions solve;
-  FallbackOptions fallback;       // for modules whose Hessian does not factor or that saw too few tokens
-  std::vector<ModuleRule> rules;  // of a recipe: settings of single modules
-  Problems recipe_problems;       // found while the recipe was read, said along with all others
+  FallbackOptions fallback;         // for modules whose Hessian does not factor or that saw too few tokens
+  std::vector<ModuleRule> rules;    // of a recipe: settings of single modules
+  std::optional<HeadOptions> head;  // lm_head is quantized too
+  Problems recipe_problems;         // found while the recipe was read, said along with all others
   bool one_matrix = false;  // refuse rules that split what loaders make one matrix of, instead of a warning
   // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, filled
   // zero groups (the last three set in `solve` by quantize()), batches that go on with code · scale. The product's own
@@ -57,7 +58,7 @@ struct QuantizeJob {
   std::filesystem::path telemetry;  // file of pipeline/telemetry.h; empty: none
   uint64_t shard_bytes_max = uint64_t{4} << 30;
   PlanOptions plan_options() const {
-    return {.settings = {solve, fallback}, .rules = rules, .skip_unfit = skip_unfit};
+    return {.settings = {solve, fallback}, .rules = rules, .skip_unfit = skip_unfit, .head = head};
   }
 };
 

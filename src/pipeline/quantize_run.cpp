@@ -101,9 +101,14 @@ void QuantizeRun::calibrated(const RowSet& rows, const CalibratorOptions& option
   Calibrator calibrator(model_, rows.rows, options);
   tokens_ = calibrator.tokens();
   batches_ = calibrator.batches();
+  const size_t decoder = plan_.decoder_layers();
   for (size_t i = take_input(calibrator); i < plan_.layers.size(); ++i) {
+    if (i == decoder) {
+      run_head(i, calibrator);
+      continue;
+    }
     const auto layer = model_.load_layer(static_cast<int64_t>(i));
-    if (i + 1 < plan_.layers.size()) model_.read_ahead_layer(static_cast<int64_t>(i) + 1);
+    if (i + 1 < decoder) model_.read_ahead_layer(static_cast<int64_t>(i) + 1);
     if (i < done_.size()) {
       run_finished(i, *layer, calibrator);
     } else {
@@ -143,6 +148,7 @@ void QuantizeRun::from_statistics(const StatisticsFile& statistics, const RowSet
 
 std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
   std::vector<std::vector<Linear>> inputs;
+  if (layer >= plan_.decoder_layers()) return {{plan_.layers[layer][0].linear}};
   for (const auto& names : model_.module_names(static_cast<int64_t>(layer))) {
     std::vector<Linear>& modules = inputs.emplace_back();
     for (const std::string& name : names) modules.push_back(plan_.find(layer, name)->linear);
@@ -155,7 +161,10 @@ void QuantizeRun::finish() {
   QuantizationFields fields = plan_.fields(model_.checkpoint());
   fields.method = job_.method;
   fields.shared_inputs = job_.shared_inputs;
-  output_.finish(fields, model_.tied_on_request());
+  std::optional<bool> tied;
+  if (model_.tied_on_request()) tied = true;
+  if (plan_.untied) tied = false;
+  output_.finish(fields, tied);
   double seconds = 0;
   timed(seconds, [&] { verify_output(); });
   now_ = {};
@@ -262,6 +271,19 @@ void QuantizeRun::run_new(size_t index, DecoderLayer& layer, Calibrator& calibra
   now_.accumulations = calibrator.accumulations() - accumulations;
   now_.parked_bytes = calibrator.activations().parked_bytes() - parked;
   finish_layer(&calibrator);
+}
+
+void QuantizeRun::run_head(size_t index, Calibrator& calibrator) {
+  begin_layer();
+  progress_.update(static_cast<double>(index), kHeadName);
+  const int64_t accumulations = calibrator.accumulations();
+  Linear head = plan_.layers[index][0].linear;
+  calibrator.run_head(head, [&](const PauseStatistics& statistics) {
+    now_.sums += 1;
+    solve_pause(index, statistics);
+  });
+  now_.accumulations = calibrator.accumulations() - accumulations;
+  finish_layer(nullptr);
 }
 
 void QuantizeRun::check_adoptions(size_t layer) {

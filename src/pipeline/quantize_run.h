@@ -57,6 +57,8 @@ class QuantizeRun {
   // The batches go through a layer whose weights are stored.
   void run_finished(size_t index, DecoderLayer& layer, Calibrator& calibrator);
   void run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator);
+  // One step more behind the decoder's layers.
+  void run_head(size_t index, Calibrator& calibrator);
   std::vector<std::vector<Linear>> inputs_of(size_t layer) const;
   void begin_layer();
   // Whether everyone has adopted who was to.

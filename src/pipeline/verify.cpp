@@ -134,7 +134,7 @@ class Verifier {
   std::vector<Linear> survey() {
     Weights::Survey survey;
     survey.is_packed = [this](const std::string& module) {
-      return stored_.format->holds(*checkpoint_, module);
+      return stored_.of(module).format->holds(*checkpoint_, module);
     };
     std::vector<Linear> linears;
     architecture_known_ = attempt([&] {
@@ -143,10 +143,13 @@ class Verifier {
       for (auto& layer : model.survey(survey)) {
         for (Linear& linear : layer) linears.push_back(std::move(linear));
       }
+      if (stored_.head && holds_head()) linears.push_back(model.head());
     });
     for (std::string& line : survey.problems) problem(std::move(line));
     return linears;
   }
+
+  bool holds_head() const { return stored_.of(kHeadName).format->holds(*checkpoint_, kHeadName); }
 
   void check_linears(const std::vector<Linear>& linears) {
     std::vector<std::string> names;
@@ -155,7 +158,7 @@ class Verifier {
     const bool readable = attempt([&] { excluded = excluded_modules(fields_, names, config_name_); });
     for (const Linear& linear : linears) {
       const std::string& name = linear.name;
-      if (stored_.format->holds(*checkpoint_, name)) {
+      if (stored_.of(name).format->holds(*checkpoint_, name)) {
         if (excluded.contains(name)) problem(name + ": is quantized, and excluded by config.json");
         check_packed(name, {linear.out_features, linear.in_features, linear.has_bias});
       } else if (readable && result_.stored && !excluded.contains(name) &&
@@ -196,8 +199,7 @@ class Verifier {
       if (const auto shape = stored_.format->shape_of(*checkpoint_, *module, stored_.of(*module).grid))
         check_packed(*module, *shape);
     }
-    if (fields_.is_object() && fields_.value("lm_head", Json()) == true &&
-        checkpoint_->contains("lm_head.weight"))
+    if (result_.stored && result_.stored->head && !holds_head())
       problem("lm_head: is not quantized, though config.json says so");
   }
 
@@ -274,6 +276,7 @@ std::vector<std::string> compare_with_source(const Checkpoint& output, const Che
         continue;
       }
       const std::string& name = linear.name;
+      if (plan.untied && name == kHeadName) needed.insert(linear.tensor_name());
       replaced[linear.tensor_name()];
       for (const PlannedTensor& part : module.format->parts(module.shape(), module.solve.grid)) {
         replacements.insert(name + "." + part.name);

@@ -241,8 +241,8 @@ class Quantize(e2e.GramianTestCase):
         for verb, flags in {
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--format", "--bits", "--activation-bits", "--sym", "--asym", "--order", "--desc-act", "--fallback",
-                             "--fallback-smoother", "--refine", "--no-refine-scales",
-                             "--fallback-threshold", "--no-fallback", "--recipe", "--target",
+                             "--fallback-smoother", "--refine", "--no-refine-scales", "--fallback-threshold", "--no-fallback",
+                             "--lm-head-bits", "--untie", "--recipe", "--target",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
                              "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume",

@@ -80,6 +80,7 @@ TEST(Yaml, WhatCouldGrowOrRunIsRefused) {
   std::string blocks;
   for (int i = 0; i < 20'000; ++i) blocks += "- ";
   EXPECT_NE(refused(blocks + "x").find("nested deeper"), std::string::npos);
+  EXPECT_NE(refused("a: 'caf\xe9'\n").find("not UTF-8, line 1"), std::string::npos);
   EXPECT_NE(refused(std::string((1 << 20) + 1, '#')).find("bytes"), std::string::npos);
 }
 

@@ -222,7 +222,7 @@ struct RuledModel : TinyModel {
     warnings.clear();
     ModuleSettings settings;
     settings.solve.grid.group_size = 128;
-    check_settings("model", open().survey(), format,
+    check_settings("model", open().survey(), {}, format,
                    {.settings = patched(settings, recipe.defaults), .rules = recipe.rules}, one_matrix, found,
                    warnings);
     try {
@@ -350,6 +350,98 @@ TEST(Rules, WrittenConfigurationsReadBack) {
           << config.dump(1);
     }
   }
+}
+
+// ---- the head --------------------------------------------------------------------------------------------------------
+
+const PlannedTensor* planned(const QuantizePlan& plan, const std::string& name) {
+  const auto found =
+      std::find_if(plan.tensors.begin(), plan.tensors.end(), [&](const auto& t) { return t.name == name; });
+  return found == plan.tensors.end() ? nullptr : &*found;
+}
+
+TEST(Head, IsOneMoreLayerInEveryFormat) {
+  RuledModel model;
+  ModuleSettings settings;
+  settings.solve.grid.group_size = 128;
+  const struct {
+    const LinearFormat& format;
+    int64_t group_size;
+    std::vector<std::string> parts;
+  } cases[] = {{gptq_format(), 32, {"qweight", "qzeros", "scales", "g_idx"}},
+               {qqq_format(), -1, {"weight", "weight_scale"}},
+               {compressed_tensors_format(), 32, {"weight_packed", "weight_scale", "weight_shape"}}};
+  for (const auto& [format, group_size, parts] : cases) {
+    SCOPED_TRACE(format.name());
+    if (&format == &compressed_tensors_format()) settings.solve.grid.activation_bits = 8;
+    const Model opened = model.open();
+    const QuantizePlan plan =
+        make_plan(opened, format, {.settings = settings, .rules = {}, .head = HeadOptions{}});
+    ASSERT_TRUE(plan.has_head);
+    EXPECT_FALSE(plan.untied);
+    EXPECT_EQ(plan.layers.size(), 3u);
+    EXPECT_EQ(plan.decoder_layers(), 2u);
+    const PlannedModule& head = *plan.find("lm_head");
+    EXPECT_EQ(head.solve.grid.bits, 8);
+    EXPECT_EQ(head.solve.grid.group_size, group_size);
+    EXPECT_EQ(head.solve.grid.mse, 2.4);
+    EXPECT_EQ(planned(plan, "lm_head.weight") != nullptr, &format == &qqq_format());
+    for (const std::string& part : parts) EXPECT_NE(planned(plan, "lm_head." + part), nullptr) << part;
+    QuantizationFields fields = plan.fields(opened.checkpoint());
+    fields.method = "gptq";
+    ASSERT_TRUE(fields.head);
+    const Json config = format.config(fields);
+    const auto stored = stored_format({{"quantization_config", config}}, "config.json");
+    ASSERT_TRUE(stored);
+    EXPECT_TRUE(stored->head);
+    EXPECT_EQ(stored->of("lm_head").format, &format.head_format());
+    EXPECT_EQ(stored->of("lm_head").grid.bits, 8);
+    EXPECT_EQ(stored->of("lm_head").grid.group_size, group_size);
+    EXPECT_EQ(stored->of("model.layers.0.mlp.up_proj").grid.group_size, 128);
+  }
+}
+
+TEST(Head, ThatIsTheEmbeddingMustBeUntied) {
+  RuledModel model;
+  model.tensors.erase("lm_head.weight");
+  model.config["tie_word_embeddings"] = true;
+  const Model opened = model.open();
+  HeadOptions head;
+  const auto plan = [&] {
+    return make_plan(opened, gptq_format(), {.settings = {}, .rules = {}, .head = head});
+  };
+  EXPECT_SAYS(std::string(error_of(plan).what()), "--untie");
+  head.untie = true;
+  const QuantizePlan untied = plan();
+  EXPECT_TRUE(untied.untied);
+  EXPECT_NE(planned(untied, "lm_head.qweight"), nullptr);
+  EXPECT_NE(std::find(untied.copied.begin(), untied.copied.end(), "model.embed_tokens.weight"),
+            untied.copied.end());
+  EXPECT_TRUE(source_weight(opened.checkpoint(), untied.find("lm_head")->linear)
+                  .equal(opened.checkpoint().tensor("model.embed_tokens.weight").to_tensor()));
+}
+
+TEST(Head, RulesAndOptions) {
+  RuledModel model;
+  const auto bits = [&](const std::string& rules, std::optional<int> option) {
+    HeadOptions head;
+    head.settings.bits = option;
+    const Recipe recipe = sound("group_size: 64\n" + rules);
+    const QuantizePlan plan =
+        make_plan(model.open(), gptq_format(),
+                  {.settings = patched({}, recipe.defaults), .rules = recipe.rules, .head = head});
+    return plan.has_head ? plan.find("lm_head")->solve.grid.bits : 0;
+  };
+  EXPECT_EQ(bits("", std::nullopt), 8);
+  EXPECT_EQ(bits("", 3), 3);
+  EXPECT_EQ(bits("dynamic: {lm_head: {bits: 2}}", std::nullopt), 2);
+  EXPECT_EQ(bits("dynamic: {lm_head: {bits: 2}}", 3), 3);
+  EXPECT_EQ(bits("dynamic: {lm_head: {mse: 0}}", std::nullopt), 4);  // of all modules
+  EXPECT_EQ(bits("dynamic: {'-:lm_head': {}}", 3), 0);
+  EXPECT_TRUE(sound("dynamic: {'^lm_head$': {bits: 2}}").rules[0].names_head());
+  EXPECT_FALSE(sound("dynamic: {'.*head': {bits: 2}}").rules[0].names_head());
+  // A rule of the head is not one that no module has.
+  EXPECT_EQ(model.problems(gptq_format(), "dynamic: {'-:lm_head': {}}"), "");
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST_F(SolveModuleTest, TransposedWeightsGiveTheSameTensors) {
 
 TEST_F(SolveModuleTest, TooFewTokensAreAReason) {
   const SolveSettings settings{qqq_format(), options_, fallback_, "3 calibration tokens, fewer than 5"};
-  const SolvedModule few = solve_module(source_, &factor_, kTokens, settings, pool_);
+  const SolvedModule few = solve_module(source_, &factor_, hessian_, kTokens, settings, pool_);
   EXPECT_EQ(few.quantized.fallback, "rtn: 3 calibration tokens, fewer than 5");
   EXPECT_TRUE(few.quantized.codes.equal(solve(nullptr, 0).quantized.codes));
 }
