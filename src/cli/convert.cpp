@@ -19,7 +19,7 @@ struct Flags {
   RepackOptions repack;
 };
 
-void write_folder(const Flags& flags, const Common& common, Log& log) {
+void write_checkpoint(const Flags& flags, const Common& common, Log& log) {
   refuse_replacing(flags.output, {flags.model});
   const Checkpoint checkpoint(flags.model);
   const Repacked made = repack(checkpoint, flags.output, flags.repack, log);
@@ -37,7 +37,7 @@ void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const tensor::InferenceScope inference;
-  if (flags.repack.to != "gguf") return write_folder(flags, common, log);
+  if (flags.repack.to != "gguf") return write_checkpoint(flags, common, log);
   check_output_file(flags.output, flags.model, flags.model);
   const Checkpoint checkpoint(flags.model);
   const std::string name = std::filesystem::weakly_canonical(flags.model).filename().string();

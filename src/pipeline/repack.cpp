@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/interrupt.h"
 #include "formats/linear_format.h"
+#include "pipeline/output_folder.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -56,20 +57,9 @@ class Repack {
   Repacked run(const fs::path& output, Log& log) {
     find_modules();
     plan();
-    StagedDirectory::refuse_occupied(output, options_.force);
-    fs::path staging = plain_path(output);
-    staging += ".converting";
-    fs::remove_all(staging);
-    StagedDirectory folder(output, options_.force, staging);
-    try {
-      Repacked result = write(folder.path(), log);
-      folder.commit();
-      return result;
-    } catch (...) {
-      std::error_code ignored;
-      fs::remove_all(staging, ignored);
-      throw;
-    }
+    Repacked result;
+    write_folder(output, options_.force, [&](const fs::path& folder) { result = write(folder, log); });
+    return result;
   }
 
  private:
@@ -216,10 +206,7 @@ class Repack {
       drop(name, module);
     }
     writer.finish();
-    for (const fs::path& file : source_.side_files().files) {
-      fs::create_directories((folder / file).parent_path());
-      copy_atomically(source_.folder() / file, folder / file);
-    }
+    copy_side_files(source_, folder);
     write_config(folder);
     return {static_cast<int64_t>(modules_.size()), writer.total_bytes()};
   }

@@ -19,7 +19,6 @@ class LmHead(e2e.GramianTestCase):
     def job(self, name, *flags, method="gptq", model=None):
         out = self.path(name)
         report = self.quantize(model or self.model, out, *flags, calibration=self.rows, method=method)
-        self.ok("verify", out)
         head = [m for m in report["modules"] if m["name"] == "lm_head"]
         loss = self.report("eval", out, "--rows", self.rows, "--reference", model or self.model)["kl_mean"]
         return out, head[0] if head else None, json.loads((out / "config.json").read_text()), loss
@@ -72,6 +71,7 @@ class LmHead(e2e.GramianTestCase):
             for k in range(HIDDEN):
                 code = (codes[row * HIDDEN + k] ^ 128) - 128
                 self.assertAlmostEqual(code * scales[row], source[row * HIDDEN + k], delta=2 * scales[row])
+        self.ok("verify", out)
         # Damage is found.
         fields["lm_head_config"]["bits"] = 4
         (out / "config.json").write_text(json.dumps(config))
