@@ -12,8 +12,8 @@ function(gramian_own_code target)
   endif()
 endfunction()
 
-# Tests are compiled far longer than they run.
-function(gramian_test_code target)
+# Code that is compiled far longer than it runs: tests, and the layers that only direct others.
+function(gramian_light_code target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
@@ -31,7 +31,7 @@ function(gramian_precompiled target set)
     add_library(gramian_${set} OBJECT ${CMAKE_BINARY_DIR}/${set}.cpp)
     gramian_own_code(gramian_${set})
     if(set STREQUAL test_headers)
-      gramian_test_code(gramian_${set})
+      gramian_light_code(gramian_${set})
       target_link_libraries(gramian_${set} PRIVATE GTest::gtest)
     endif()
     target_link_libraries(gramian_${set} PRIVATE gramian::libtorch nlohmann_json::nlohmann_json)

@@ -87,6 +87,7 @@ nlohmann-json3-dev nlohmann/json.hpp
 libpcre2-dev pcre2.h
 libutf8proc-dev utf8proc.h
 libxxhash-dev xxhash.h
+libyaml-cpp-dev yaml-cpp/yaml.h
 libgtest-dev gtest/gtest.h
 libbenchmark-dev benchmark/benchmark.h
 HEADERS

@@ -5,11 +5,10 @@
 
 namespace gramian::cli {
 
-AccumulationSettings AccumulationFlags::settings() const {
-  AccumulationSettings settings;
+AccumulationSettings AccumulationFlags::settings(AccumulationSettings settings) const {
   settings.input = parse_hessian_input(input);
   if (!staging.empty()) settings.staging = parse_staging(staging);
-  settings.chunk_size = chunk_size;
+  if (chunk_size > 0) settings.chunk_size = chunk_size;
   if (!chunk_bytes.empty()) {
     const auto bytes = parse_bytes(chunk_bytes);
     if (!bytes || *bytes < 1) {

@@ -13,8 +13,8 @@ struct AccumulationFlags {
   std::string staging;
   std::string chunk_bytes;
   int64_t chunk_size = 0;
-  // Throws invalid_argument for words that say nothing.
-  AccumulationSettings settings() const;
+  // What is not given is `base`'s. Throws invalid_argument for words that say nothing.
+  AccumulationSettings settings(AccumulationSettings base = {}) const;
 };
 void add_accumulation_flags(CLI::App& verb, AccumulationFlags& flags);
 

@@ -1,4 +1,4 @@
-// gramian convert MODEL -o FILE.gguf
+// gramian convert MODEL -o FILE.gguf, gramian convert CHECKPOINT -o FOLDER --to FORM
 #include "formats/gguf/convert.h"
 
 #include <filesystem>
@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "cli/common.h"
 #include "formats/checkpoint.h"
+#include "pipeline/output_folder.h"
+#include "pipeline/repack.h"
 #include "tensor/ops.h"
 
 namespace gramian::cli {
@@ -14,12 +16,28 @@ namespace {
 struct Flags {
   std::filesystem::path model, output;
   std::string type = "F16";
+  RepackOptions repack;
 };
+
+void write_checkpoint(const Flags& flags, const Common& common, Log& log) {
+  refuse_replacing(flags.output, {flags.model});
+  const Checkpoint checkpoint(flags.model);
+  const Repacked made = repack(checkpoint, flags.output, flags.repack, log);
+  Json json;
+  json["output"] = flags.output.string();
+  json["to"] = flags.repack.to;
+  json["modules"] = made.modules;
+  json["weight_bytes"] = made.weight_bytes;
+  common.result(json, str(made.modules, " modules as ", flags.repack.to, ", ",
+                          human_bytes(static_cast<double>(made.weight_bytes)), ", written to ",
+                          flags.output.string(), "\n"));
+}
 
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const tensor::InferenceScope inference;
+  if (flags.repack.to != "gguf") return write_checkpoint(flags, common, log);
   check_output_file(flags.output, flags.model, flags.model);
   const Checkpoint checkpoint(flags.model);
   const std::string name = std::filesystem::weakly_canonical(flags.model).filename().string();
@@ -42,10 +60,18 @@ void run(const Flags& flags, const Common& common) {
 void add_convert(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
-  CLI::App& verb = *app.add_subcommand("convert", "Write a model folder as one GGUF file");
+  CLI::App& verb = *app.add_subcommand(
+      "convert", "Write a model folder as one GGUF file, or a quantized one in another form");
   verb.add_option("model", flags->model, "Model folder")->required();
-  verb.add_option("-o,--output", flags->output, "GGUF file to write")->required();
-  verb.add_option("--type", flags->type, "Type of the weight matrices")
+  verb.add_option("-o,--output", flags->output, "GGUF file to write, or folder to make")->required();
+  verb.add_option("--to", flags->repack.to,
+                  "gguf, or of a quantized checkpoint bf16 or fp16 (decoded weights), gptq, gptq_v2 or "
+                  "compressed-tensors "
+                  "(the same codes, or refused)")
+      ->check(CLI::IsMember({"gguf", "bf16", "fp16", "gptq", "gptq_v2", "compressed-tensors"}))
+      ->default_val("gguf");
+  verb.add_flag("--force", flags->repack.force, "Replace an output folder that exists");
+  verb.add_option("--type", flags->type, "Type of the weight matrices of a GGUF file")
       ->check(CLI::IsMember({"F32", "F16", "BF16"}))
       ->capture_default_str();
   add_common(verb, common, [flags, common] { run(*flags, *common); });

@@ -193,10 +193,10 @@ class Demo {
     QuantizeJob job;
     job.source = source_;
     job.output = fs::path(flags_.output) / variant.name;
-    job.method = variant.method;
     SolveFlags solve;
+    solve.method = variant.method;
     solve.format = variant.format;
-    solve.group_size = variant.group_size;
+    solve.settings.group_size = variant.group_size;
     settle_solve(solve, job);
     if (find_method(job.method).needs_hessian) job.calibration = source_ / "calibration.txt";
     job.rows = flags_.rows.options(128);

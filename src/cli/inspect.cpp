@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "cli/common.h"
+#include "cli/inspect_recipe.h"
 #include "formats/linear_format.h"
 #include "formats/qqq_format.h"
 #include "kernels/cpu_level.h"
@@ -18,6 +19,7 @@ struct Flags {
   std::string model;
   bool cpu = false;
   bool plan = false;
+  std::filesystem::path recipe;
 };
 
 // The job whose plan is shown.
@@ -168,10 +170,15 @@ Json describe_plan(const Model& model, ThreadPool& pool, Log& log) {
   return json;
 }
 
-Json describe(const std::string& folder, ThreadPool* planning, Log& log) {
+Json describe(const std::string& folder, const std::filesystem::path& recipe, ThreadPool* planning,
+              Log& log) {
   const auto checkpoint = std::make_shared<const Checkpoint>(folder);
   const auto stored = stored_format(checkpoint->config(), folder + "/config.json");
-  const Model model(checkpoint, {.dtype = parse_dtype("auto"), .treat_as_tied = true, .quantized = {}});
+  ModelOptions options{.dtype = parse_dtype("auto"), .treat_as_tied = true, .quantized = {}};
+  // Nothing is computed: what a quantized head would decode to is not asked for.
+  if (stored && stored->of(kHeadName).format->holds(*checkpoint, kHeadName))
+    options.quantized_head = [](const Checkpoint&, const Linear&) { return tensor::empty({0}, at::kFloat); };
+  const Model model(checkpoint, options);
   const DecoderSpec& spec = model.spec();
   uint64_t bytes = 0;
   for (const auto& [name, tensor] : checkpoint->tensors()) bytes += tensor.bytes.size();
@@ -196,11 +203,12 @@ Json describe(const std::string& folder, ThreadPool* planning, Log& log) {
   json["sharing"] = describe_sharing(model);
   if (!stored) count_work(model, json);
   json["modules"] = describe_modules(model, stored.has_value());
+  if ((planning != nullptr || !recipe.empty()) && stored) {
+    throw Error(ErrorKind::invalid_argument, folder, "is quantized already: there is no job to plan",
+                "leave out --plan and --recipe");
+  }
+  if (!recipe.empty()) json["recipe"] = describe_recipe(model, recipe);
   if (planning != nullptr) {
-    if (stored) {
-      throw Error(ErrorKind::invalid_argument, folder, "is quantized already: there is no job to plan",
-                  "leave out --plan");
-    }
     json["plan"] = describe_plan(model, *planning, log);
   }
   return json;
@@ -257,6 +265,7 @@ std::string text_of(const Json& json) {
   for (const auto& group : json.at("shared_inputs")) text += " " + braced(group);
   text += "\n" + sharing_text(json.at("sharing"));
   if (json.contains("plan")) text += plan_text(json.at("plan"));
+  if (json.contains("recipe")) return text + recipe_text(json.at("recipe"));
   std::vector<std::vector<std::string>> rows{{"module", "out x in", "QQQ g128", "QQQ row"}};
   for (const auto& module : json.at("modules")) {
     const auto fit = [&](const char* key) {
@@ -274,7 +283,7 @@ void run(const Flags& flags, const Common& common) {
   }
   Log log = common.log();
   const auto pool = flags.plan ? common.pool() : nullptr;
-  Json json = flags.model.empty() ? Json::object() : describe(flags.model, pool.get(), log);
+  Json json = flags.model.empty() ? Json::object() : describe(flags.model, flags.recipe, pool.get(), log);
   std::string text = flags.model.empty() ? "" : text_of(json);
   if (flags.cpu) {
     json.update(describe_cpu());
@@ -296,6 +305,8 @@ void add_inspect(CLI::App& app) {
   verb.add_flag("--plan", flags->plan,
                 "Also what a job of 128 rows of 512 tokens would hold and how long it would take; runs one "
                 "layer of each kind");
+  verb.add_option("--recipe", flags->recipe,
+                  "Also what quantize makes of every linear layer with this recipe");
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

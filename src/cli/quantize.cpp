@@ -18,7 +18,7 @@ struct Flags {
   std::string lanes = "cpu:1";
   std::string memory;
   std::string activations = "auto";
-  std::string sequential = "subset";
+  std::string sequential;
   std::string experts = "routed";
   RowFlags rows;
   AccumulationFlags accumulation;
@@ -69,11 +69,11 @@ void run(Flags& flags, const Common& common) {
   QuantizeJob& job = flags.job;
   if (!flags.calibration.empty()) job.calibration = flags.calibration;
   settle_solve(flags.solve, job);
+  job.accumulation = flags.accumulation.settings(job.accumulation);
   job.rows = flags.rows.options(128);
   job.lanes = parse_lanes(flags.lanes);
   job.compat_gptqmodel = !flags.compat.empty();
-  job.sequential = parse_sequential(flags.sequential);
-  job.accumulation = flags.accumulation.settings();
+  if (!flags.sequential.empty()) job.sequential = parse_sequential(flags.sequential);
   job.all_experts = flags.experts == "all";
   job.budget.activations = parse_activations(flags.activations);
   if (!flags.memory.empty()) {
@@ -97,7 +97,7 @@ void add_quantize(CLI::App& app) {
   QuantizeJob& job = flags->job;
   verb.add_option("model", job.source, "Model folder")->required();
   verb.add_option("-o,--output", job.output, "Folder to make; appears only when it is complete")->required();
-  add_solve_flags(verb, job, flags->solve);
+  add_solve_flags(verb, flags->solve);
   verb.add_option("--calibration", flags->calibration,
                   "Calibration rows: .txt, .jsonl or .safetensors (input_ids)");
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128, or all of a file of ready rows");
@@ -115,8 +115,7 @@ void add_quantize(CLI::App& app) {
       ->check(CLI::IsMember({"gptqmodel"}));
   verb.add_option("--sequential", flags->sequential,
                   "Which weights stand before a layer when its statistics are taken: subset = all before it "
-                  "quantized, layer = those of earlier layers, none = the original model")
-      ->capture_default_str();
+                  "quantized (default), layer = those of earlier layers, none = the original model");
   verb.add_option(
       "--statistics", job.statistics,
       "With --sequential none: keep the statistics of the original model in this file, or take them from it "

@@ -16,11 +16,6 @@ ColumnOrder parse_order(const std::string& text) {
               "natural, activation or group-aware");
 }
 
-template <class Value, class Given>
-void take(Value& value, const Given& given) {
-  if (given) value = *given;
-}
-
 std::string method_help() {
   std::string help = "Method:";
   for (const Method& method : all_methods()) help += " " + method.name + " = " + method.summary + ";";
@@ -38,32 +33,40 @@ std::string format_help() {
 
 }  // namespace
 
-void add_solve_flags(CLI::App& verb, QuantizeJob& job, SolveFlags& flags) {
-  verb.add_option("--method", job.method, method_help())->capture_default_str();
+void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
+  verb.add_option(
+      "--recipe", flags.recipe,
+      "Settings as a file, YAML or JSON, with rules for single modules (docs/recipes.md); other options go "
+      "before its defaults, its rules before both");
+  verb.add_option("--target", flags.target,
+                  "vllm: refuse rules that split what it loads as one matrix, instead of a warning")
+      ->check(CLI::IsMember({"vllm"}));
+  verb.add_option("--method", flags.method, method_help() + " (default qqq)");
   verb.add_option("--format", flags.format, format_help());
-  verb.add_option("--bits", flags.bits, "Bits of a weight: 4 (default), or 2, 3, 8 where the format has them")
+  verb.add_option("--bits", flags.settings.bits,
+                  "Bits of a weight: 4 (default), or 2, 3, 8 where the format has them")
       ->check(CLI::IsMember({2, 3, 4, 8}));
   verb.add_option(
-          "--activation-bits", flags.activation_bits,
+          "--activation-bits", flags.settings.activation_bits,
           "8: the runtime rounds activations to int8 (qqq always; compressed-tensors can), 16: it does not")
       ->check(CLI::IsMember({8, 16}));
   auto* symmetric = verb.add_flag("--sym", flags.symmetric, "Grids without zero points (default)");
   verb.add_flag("--asym", flags.asymmetric, "Grids with zero points: gptq, gptq_v2, compressed-tensors W4A16")
       ->excludes(symmetric);
   verb.add_option(
-          "--group-size", flags.group_size,
+          "--group-size", flags.settings.group_size,
           "Columns that share a scale: 128 (default), -1 for a whole row; qqq has these two, other formats "
           "16 to 1024")
       ->check(CLI::IsMember({-1, 16, 32, 64, 128, 256, 512, 1024}));
   verb.add_option(
-          "--mse", flags.mse,
+          "--mse", flags.settings.mse,
           "Exponent of the scale search's error; 0 scales by the largest magnitude (default 2.4; gptq: 0)")
       ->check(number_between(0.0, 16.0));
-  verb.add_option("--damp-percent", flags.damp_percent,
+  verb.add_option("--damp-percent", flags.settings.damp_percent,
                   "Share of the Hessian's mean diagonal added to it (default 0.005; gptq: 0.05)")
       ->check(number_between(1e-12, 0.999999));
   verb.add_option(
-          "--damp-step", flags.damp_step,
+          "--damp-step", flags.settings.damp_step,
           "Increase of --damp-percent while the Hessian does not factor; 0: none (default 0.001; gptq: 0.01)")
       ->check(number_between(0.0, 1.0));
   auto* order = verb.add_option("--order", flags.order,
@@ -75,50 +78,76 @@ void add_solve_flags(CLI::App& verb, QuantizeJob& job, SolveFlags& flags) {
   verb.add_flag("--desc-act", flags.desc_act, "Other tools' name for --order activation")->excludes(order);
   verb.add_flag("--static-groups", flags.static_groups,
                 "Take all group scales before any error compensation");
-  verb.add_option("--refine", flags.refine,
+  verb.add_option("--refine", flags.settings.refine,
                   "Sweeps of a last pass over codes and scales that only lowers the error against the "
                   "Hessian; 0: none")
       ->check(CLI::Range(0, 100));
   verb.add_flag_callback(
-      "--no-refine-scales", [&flags] { flags.refine_scales = false; },
+      "--no-refine-scales", [&flags] { flags.settings.refine_scales = false; },
       "Leave the scales in that pass as they are");
-  verb.add_option(
-          "--fallback", flags.fallback,
-          "How modules that calibration did not reach are rounded: rtn, midpoint, mean, median, stdclip")
-      ->capture_default_str();
-  verb.add_option(
-          "--fallback-smoother", flags.smoother,
-          "What tames their outliers first: none, percentile, percentile_asym, mad, outlier, softnorm, log, "
-          "row, column, mse, with numbers behind colons (mad:2.5); groups below 128 are left alone")
-      ->capture_default_str();
+  verb.add_option("--lm-head-bits", flags.head_bits,
+                  "Quantize lm_head too, with so many bits in groups of 32 (qqq: 8 bits, one scale per row)")
+      ->check(CLI::IsMember({2, 3, 4, 8}));
+  verb.add_flag("--untie", flags.untie,
+                "Store a quantized head apart from the embedding that it is in the source");
+  auto* strategy =
+      verb.add_option("--fallback", flags.fallback,
+                      "How modules that calibration did not reach are rounded: rtn (default), midpoint, "
+                      "mean, median, stdclip");
+  auto* smoother = verb.add_option(
+      "--fallback-smoother", flags.smoother,
+      "What tames their outliers first: none (default), percentile, percentile_asym, mad, outlier, softnorm, "
+      "log, "
+      "row, column, mse, with numbers behind colons (mad:2.5); groups below 128 are left alone");
+  auto* threshold = verb.add_option(
+      "--fallback-threshold", flags.threshold,
+      "Calibration tokens below which a module counts as not reached: a number, or a share of all like 0.5% "
+      "(default 1)");
+  verb.add_flag("--no-fallback", flags.no_fallback,
+                "End with an error, and no output, where one would be needed")
+      ->excludes(strategy)
+      ->excludes(smoother)
+      ->excludes(threshold);
 }
 
 void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
+  Recipe recipe;
+  if (!flags.recipe.empty()) recipe = read_recipe(flags.recipe);
+  job.recipe_problems = recipe.problems;
+  job.rules = recipe.rules;
+  job.one_matrix = flags.target == "vllm";
+  const auto names_head = [](const ModuleRule& rule) { return !rule.exclude && rule.names_head(); };
+  if (flags.head_bits || recipe.lm_head || std::any_of(job.rules.begin(), job.rules.end(), names_head)) {
+    job.head.emplace();
+    job.head->settings.bits = flags.head_bits;
+    job.head->untie = flags.untie;
+  }
+  if (recipe.sequential) job.sequential = *recipe.sequential;
+  job.accumulation.staging = recipe.staging;
+  job.accumulation.chunk_size = recipe.chunk_size.value_or(0);
+  job.accumulation.chunk_bytes = recipe.chunk_bytes.value_or(0);
+  if (recipe.shared_inputs) job.shared_inputs &= *recipe.shared_inputs;
+  job.method = flags.method.value_or(recipe.method.value_or("qqq"));
   const auto& methods = all_methods();
   const auto method =
       std::find_if(methods.begin(), methods.end(), [&](const Method& one) { return one.name == job.method; });
   if (method == methods.end()) return;
-  job.format = flags.format.value_or(method->format);
-  SolveOptions& solve = job.solve = method->defaults;
-  take(solve.grid.bits, flags.bits);
-  take(solve.grid.activation_bits, flags.activation_bits);
-  take(solve.grid.group_size, flags.group_size);
-  take(solve.grid.mse, flags.mse);
-  take(solve.damp_percent, flags.damp_percent);
-  take(solve.damp_step, flags.damp_step);
-  take(solve.refine, flags.refine);
-  solve.refine_scales = flags.refine_scales;
-  solve.grid.symmetric = !flags.asymmetric;
-  solve.static_groups = flags.static_groups;
-  if (flags.desc_act) solve.order = ColumnOrder::activation;
-  if (flags.order) solve.order = parse_order(*flags.order);
-  if (solve.grid.group_size == -1 && solve.order == ColumnOrder::group_aware) {
-    if (flags.order)
-      throw Error(ErrorKind::invalid_argument, "--order", "group-aware needs groups",
-                  "leave --group-size -1 out, or choose another order");
-    solve.order = ColumnOrder::natural;
-  }
-  job.fallback = {parse_fallback_strategy(flags.fallback), parse_smoother(flags.smoother)};
+  job.format = flags.format.value_or(recipe.format.value_or(method->format));
+  SettingsPatch given = flags.settings;
+  if (flags.asymmetric || flags.symmetric) given.symmetric = flags.symmetric;
+  if (flags.static_groups) given.static_groups = true;
+  if (flags.desc_act) given.desc_act = true;
+  if (flags.order) given.order = parse_order(*flags.order);
+  ModuleSettings settings{method->defaults, {}};
+  job.recipe_problems.check([&] { settings = patched(settings, recipe.defaults); });
+  settings = patched(settings, given);
+  job.solve = settings.solve;
+  job.fallback = settings.fallback;
+  if (flags.fallback) job.fallback.strategy = parse_fallback_strategy(*flags.fallback);
+  if (flags.smoother) job.fallback.smoother = parse_smoother(*flags.smoother);
+  if (flags.threshold) job.fallback.threshold = parse_fallback_threshold(*flags.threshold);
+  if (flags.fallback || flags.smoother || flags.threshold) job.fallback.refuse = false;
+  if (flags.no_fallback) job.fallback.refuse = true;
 }
 
 }  // namespace gramian::cli

@@ -1,5 +1,6 @@
 #include "formats/compressed_tensors.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -12,7 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kRead = "compressed-tensors with integer weights of 4 or 8 bits is read";
+
 bool is_packed(const GridOptions& grid) { return grid.activation_bits == 16; }
+const char* kind_of(const GridOptions& grid) { return is_packed(grid) ? "pack-quantized" : "int-quantized"; }
 int midpoint(const GridOptions& grid) { return 1 << (grid.bits - 1); }
 
 int64_t groups_of(int64_t k, const GridOptions& grid) {
@@ -48,6 +52,12 @@ class CompressedTensors final : public LinearFormat {
     grid.kind = GridKind::integer;
     if (!grid.unrounded_scales) grid.scale_type = tensor::scalar_type(dtype);
     return asked;
+  }
+
+  // Loaders multiply a head's activations as they come.
+  SolveOptions settle_head(SolveOptions asked, DType dtype) const override {
+    asked.grid.activation_bits = 16;
+    return settle(asked, dtype);
   }
 
   std::string unfit_reason(int64_t n, int64_t k, const GridOptions& grid) const override {
@@ -104,6 +114,14 @@ class CompressedTensors final : public LinearFormat {
 
   DecodedLinear unpack(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
                        const std::string& name) const override {
+    const QuantizedLinear module = codes(parts, n, k, grid, name);
+    const at::Tensor bias = part(parts, "bias");
+    if (bias.defined()) expect(parts, name, "bias", {at::kBFloat16, at::kHalf, at::kFloat}, {n});
+    return {module.weight(), bias, 0};
+  }
+
+  QuantizedLinear codes(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
+                        const std::string& name) const override {
     if (const std::string reason = unfit_reason(n, k, grid); !reason.empty()) refuse_part(name, reason);
     const int64_t groups = groups_of(k, grid);
     QuantizedLinear module;
@@ -130,9 +148,7 @@ class CompressedTensors final : public LinearFormat {
       if (grid.bits < 8 && module.codes.lt(-offset).logical_or(module.codes.ge(offset)).any().item<bool>())
         refuse_part(name + ".weight", str("holds codes beyond ", grid.bits, " bits"));
     }
-    const at::Tensor bias = part(parts, "bias");
-    if (bias.defined()) expect(parts, name, "bias", {at::kBFloat16, at::kHalf, at::kFloat}, {n});
-    return {module.weight(), bias, 0};
+    return module;
   }
 
   std::optional<LinearShape> shape_of(const Checkpoint& checkpoint, const std::string& name,
@@ -145,8 +161,74 @@ class CompressedTensors final : public LinearFormat {
   }
 
   Json config(const QuantizationFields& fields) const override {
-    const GridOptions& grid = fields.solve.grid;
-    const char* kind = is_packed(grid) ? "pack-quantized" : "int-quantized";
+    Json config;
+    const std::string kind = kind_of(fields.solve.grid);
+    config["quant_method"] = name();
+    config["format"] = kind;
+    config["quantization_status"] = "compressed";
+    Json& groups = config["config_groups"];
+    const auto add = [&](const GridOptions& grid, const Json& targets) {
+      const std::string key = str("group_", groups.size());
+      groups[key] = group_fields(grid, targets);
+      // Of several groups each says how its own weights are stored.
+      if (kind_of(grid) != kind) config["format"] = "mixed-precision";
+    };
+    const std::vector<std::string> all = fields.linears();
+    const auto targets = [&](const std::vector<std::string>& modules) {
+      Json patterns = Json::array();
+      for (const std::string& pattern : patterns_of(modules, all)) patterns.push_back("re:" + pattern);
+      return patterns;
+    };
+    // The class stands for every module: beside other groups their loaders might take it first.
+    const bool one = fields.own.empty() && !fields.head;
+    if (one || !fields.usual.empty())
+      add(fields.solve.grid, one ? Json::array({"Linear"}) : targets(fields.usual));
+    for (const OwnSettings& some : fields.own) add(some.solve.grid, targets(some.modules));
+    if (fields.head) add(fields.head->grid, Json::array({kHeadName}));
+    // A tied head is a linear layer too, though no tensor has its name.
+    Json& ignored = config["ignore"] = Json::array();
+    if (!fields.head) ignored.push_back(kHeadName);
+    for (const auto* names : {&fields.skipped, &fields.plain}) {
+      for (const std::string& module : *names) {
+        if (module != kHeadName) ignored.push_back(module);
+      }
+    }
+    config["kv_cache_scheme"] = nullptr;
+    return config;
+  }
+
+  std::optional<StoredFormat> read_config(const Json& fields, const std::string& where) const override {
+    if (quantization_method(fields) != name()) return std::nullopt;
+    const Json groups = fields.value("config_groups", Json());
+    if (!groups.is_object() || groups.empty())
+      throw Error(ErrorKind::unsupported, where, "quantization_config: config_groups: expected groups",
+                  kRead);
+    StoredFormat stored;
+    for (const auto& [key, group] : groups.items()) {
+      const GridOptions grid = read_group(group, fields, where, key);
+      const Json targets = group.value("targets", Json());
+      bool usual = groups.size() == 1;
+      for (const Json& target : targets.is_array() ? targets : Json::array()) {
+        if (!target.is_string()) continue;
+        const auto text = target.get<std::string>();
+        usual |= text == "Linear";
+        if (text == "Linear") continue;
+        const std::string pattern = text.starts_with("re:") ? text.substr(3) : exact_pattern(text);
+        stored.own.emplace_back(ModulePattern(pattern, where + ": quantization_config: " + key),
+                                ModuleFormat{this, grid});
+      }
+      // Without a group of all linear layers, the first one's.
+      if (usual || stored.format == nullptr) stored.grid = grid;
+      stored.format = this;
+    }
+    const auto names_head = [](const auto& own) { return own.first.matches(kHeadName); };
+    stored.head = std::any_of(stored.own.begin(), stored.own.end(), names_head) &&
+                  excluded_modules(fields, {kHeadName}, where).empty();
+    return stored;
+  }
+
+ private:
+  static Json group_fields(const GridOptions& grid, const Json& targets) {
     const bool channel = grid.group_size == -1;
     Json weights = {{"num_bits", grid.bits},
                     {"type", "int"},
@@ -158,40 +240,24 @@ class CompressedTensors final : public LinearFormat {
     if (!is_packed(grid))
       activations = {
           {"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
-    Json config;
-    config["quant_method"] = name();
-    config["format"] = kind;
-    config["quantization_status"] = "compressed";
-    config["config_groups"]["group_0"] = {{"targets", {"Linear"}},
-                                          {"weights", weights},
-                                          {"input_activations", activations},
-                                          {"output_activations", nullptr},
-                                          {"format", kind}};
-    // A tied head is a linear layer too, though no tensor has its name.
-    Json& ignored = config["ignore"] = Json::array({"lm_head"});
-    for (const auto* names : {&fields.skipped, &fields.plain}) {
-      for (const std::string& module : *names) {
-        if (module != "lm_head") ignored.push_back(module);
-      }
-    }
-    config["kv_cache_scheme"] = nullptr;
-    return config;
+    return {{"targets", targets},
+            {"weights", weights},
+            {"input_activations", activations},
+            {"output_activations", nullptr},
+            {"format", kind_of(grid)}};
   }
 
-  std::optional<GridOptions> read_config(const Json& fields, const std::string& where) const override {
-    if (quantization_method(fields) != name()) return std::nullopt;
+  // One of config_groups.
+  static GridOptions read_group(const Json& group, const Json& fields, const std::string& where,
+                                const std::string& key) {
     const auto refuse = [&](const std::string& what) {
-      throw Error(ErrorKind::unsupported, where, "quantization_config: " + what,
-                  "compressed-tensors with one group of integer weights of 4 or 8 bits is read");
+      throw Error(ErrorKind::unsupported, where, "quantization_config: " + key + ": " + what, kRead);
     };
-    const Json groups = fields.value("config_groups", Json());
-    if (!groups.is_object() || groups.size() != 1) refuse("config_groups: expected one group");
-    const Json& group = groups.begin().value();
     if (!group.is_object() || !group.contains("weights") || !group.at("weights").is_object())
-      refuse("config_groups: the group has no weights");
+      refuse("the group has no weights");
     const Json& weights = group.at("weights");
-    const auto is = [&](const char* key, const Json& value) {
-      return weights.contains(key) && weights.at(key) == value;
+    const auto is = [&](const char* field, const Json& value) {
+      return weights.contains(field) && weights.at(field) == value;
     };
     GridOptions grid = {.kind = GridKind::integer};
     if (!is("num_bits", 4) && !is("num_bits", 8)) refuse("num_bits is neither 4 nor 8");
@@ -216,7 +282,7 @@ class CompressedTensors final : public LinearFormat {
       refuse("input_activations: expected none, or 8 bits, symmetric, dynamic by token");
     const std::string kind = group.value("format", Json()).is_string() ? group.at("format").get<std::string>()
                                                                        : fields.value("format", "");
-    if (kind != (is_packed(grid) ? "pack-quantized" : "int-quantized")) refuse("format is '" + kind + "'");
+    if (kind != kind_of(grid)) refuse("format is '" + kind + "'");
     return grid;
   }
 };

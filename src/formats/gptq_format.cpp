@@ -14,6 +14,35 @@ using Json = nlohmann::ordered_json;
 
 bool is_known(int64_t bits) { return bits == 2 || bits == 3 || bits == 4 || bits == 8; }
 
+constexpr const char* kRead = "GPTQ with 2, 3, 4 or 8 bits in versions 1 and 2 is read";
+
+// The grid that `fields`, a configuration or one of its rules, give; what they do not name is `base`'s. `place` begins messages.
+GridOptions read_grid(const Json& fields, const GridOptions& base, const std::string& where,
+                      const std::string& place) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::unsupported, where, "quantization_config: " + place + what, kRead);
+  };
+  if (!fields.is_object()) refuse("expected an object");
+  const auto integer = [&](std::initializer_list<const char*> keys, int64_t missing) {
+    for (const char* key : keys) {
+      if (!fields.contains(key) || fields.at(key).is_null()) continue;
+      if (!fields.at(key).is_number_integer()) refuse(str(key, " is ", fields.at(key).dump()));
+      return fields.at(key).get<int64_t>();
+    }
+    return missing;
+  };
+  GridOptions grid = base;
+  const int64_t bits = integer({"bits", "wbits", "w_bit"}, base.bits);
+  if (!is_known(bits)) refuse(str("bits is ", bits));
+  grid.bits = static_cast<int>(bits);
+  grid.group_size = integer({"group_size", "q_group_size"}, base.group_size);
+  if (grid.group_size != -1 && grid.group_size <= 0) refuse(str("group_size is ", grid.group_size));
+  const Json symmetric = fields.value("sym", Json(base.symmetric));
+  if (!symmetric.is_boolean()) refuse("sym is " + symmetric.dump());
+  grid.symmetric = symmetric.get<bool>();
+  return grid;
+}
+
 class GptqFormat final : public LinearFormat {
  public:
   explicit GptqFormat(gptq::Version version) : version_(version) {}
@@ -77,6 +106,13 @@ class GptqFormat final : public LinearFormat {
     return {gptq::unpack(packed, grid.bits, version_, n, k, name).weight(), packed.bias, 0};
   }
 
+  QuantizedLinear codes(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
+                        const std::string& name) const override {
+    return gptq::unpack(
+        {part(parts, "qweight"), part(parts, "qzeros"), part(parts, "scales"), part(parts, "g_idx"), {}},
+        grid.bits, version_, n, k, name);
+  }
+
   std::optional<LinearShape> shape_of(const Checkpoint& checkpoint, const std::string& name,
                                       const GridOptions&) const override {
     if (!checkpoint.contains(name + ".qweight") || !checkpoint.contains(name + ".g_idx")) return std::nullopt;
@@ -91,16 +127,13 @@ class GptqFormat final : public LinearFormat {
     Json config;
     config["bits"] = solve.grid.bits;
     config["group_size"] = solve.grid.group_size;
-    // Where groups are natural ones, loaders need not know in which order columns were solved.
-    config["desc_act"] =
-        solve.order == ColumnOrder::activation && !solve.static_groups && solve.grid.group_size != -1;
+    config["desc_act"] = stores_order(solve);
     config["sym"] = solve.grid.symmetric;
-    config["lm_head"] = false;
+    config["lm_head"] = fields.head.has_value();
     for (const char* key : {"method", "quant_method"}) config[key] = "gptq";
     for (const char* key : {"format", "checkpoint_format"}) config[key] = name();
     config["pack_dtype"] = "int32";
-    for (const std::string& module : fields.skipped)
-      config["dynamic"]["-:" + exact_pattern(module)] = Json::object();
+    add_dynamic(config, fields);
     Json& meta = config["meta"];
     meta["quantizer"] = {std::string("gramian:") + GRAMIAN_VERSION};
     meta["solver"] = fields.method;
@@ -115,43 +148,49 @@ class GptqFormat final : public LinearFormat {
     return config;
   }
 
-  std::optional<GridOptions> read_config(const Json& fields, const std::string& where) const override {
+  // Negative rules stand first, as every reader takes them first. A rule has what differs from the fields above it.
+  static void add_dynamic(Json& config, const QuantizationFields& fields) {
+    const std::vector<std::string> all = fields.linears();
+    for (const std::string& pattern : patterns_of(fields.skipped, all))
+      config["dynamic"]["-:" + pattern] = Json::object();
+    const auto add = [&](const std::string& pattern, const SolveOptions& solve) {
+      const GridOptions &grid = solve.grid, &usual = fields.solve.grid;
+      Json& rule = config["dynamic"]["+:" + pattern] = Json::object();
+      if (grid.bits != usual.bits) rule["bits"] = grid.bits;
+      if (grid.group_size != usual.group_size) rule["group_size"] = grid.group_size;
+      if (grid.symmetric != usual.symmetric) rule["sym"] = grid.symmetric;
+      if (stores_order(solve) != stores_order(fields.solve)) rule["desc_act"] = stores_order(solve);
+    };
+    for (const OwnSettings& some : fields.own) {
+      for (const std::string& pattern : patterns_of(some.modules, all)) add(pattern, some.solve);
+    }
+    if (fields.head) add(exact_pattern(kHeadName), *fields.head);
+  }
+
+  std::optional<StoredFormat> read_config(const Json& fields, const std::string& where) const override {
     if (quantization_method(fields) != "gptq") return std::nullopt;
     std::string version = "gptq";
     for (const char* key : {"checkpoint_format", "format"}) {
       if (fields.contains(key) && fields.at(key).is_string()) version = fields.at(key).get<std::string>();
     }
     const auto refuse = [&](const std::string& what) {
-      throw Error(ErrorKind::unsupported, where, "quantization_config: " + what,
-                  "GPTQ with 2, 3, 4 or 8 bits in versions 1 and 2 is read");
+      throw Error(ErrorKind::unsupported, where, "quantization_config: " + what, kRead);
     };
     if (version != "gptq" && version != "gptq_v2") refuse("format '" + version + "' is not read");
     if (version != name()) return std::nullopt;
-    if (fields.value("lm_head", false)) refuse("lm_head is true");
-    GridOptions grid = {.kind = GridKind::integer, .activation_bits = 16};
-    const auto integer = [&](std::initializer_list<const char*> keys, int64_t missing) {
-      for (const char* key : keys) {
-        if (!fields.contains(key) || fields.at(key).is_null()) continue;
-        if (!fields.at(key).is_number_integer()) refuse(str(key, " is ", fields.at(key).dump()));
-        return fields.at(key).get<int64_t>();
-      }
-      return missing;
-    };
-    const int64_t bits = integer({"bits", "wbits", "w_bit"}, 4);
-    if (!is_known(bits)) refuse(str("bits is ", bits));
-    grid.bits = static_cast<int>(bits);
-    grid.group_size = integer({"group_size", "q_group_size"}, 128);
-    if (grid.group_size != -1 && grid.group_size <= 0) refuse(str("group_size is ", grid.group_size));
-    const Json symmetric = fields.value("sym", Json(true));
-    if (!symmetric.is_boolean()) refuse("sym is " + symmetric.dump());
-    grid.symmetric = symmetric.get<bool>();
-    if (fields.contains("dynamic") && fields.at("dynamic").is_object()) {
-      for (const auto& [pattern, overrides] : fields.at("dynamic").items()) {
-        if (!pattern.starts_with("-:") && !overrides.empty())
-          refuse("dynamic gives some modules settings of their own: " + pattern);
-      }
-    }
-    return grid;
+    StoredFormat stored;
+    stored.format = this;
+    stored.grid = read_grid(fields, {.kind = GridKind::integer, .activation_bits = 16}, where, "");
+    const Json head = fields.value("lm_head", Json(false));
+    if (!head.is_boolean()) refuse("lm_head is " + head.dump());
+    stored.head = head.get<bool>();
+    read_dynamic(
+        fields, where,
+        [&](const Json& overrides, const std::string& pattern) {
+          return ModuleFormat{this, read_grid(overrides, stored.grid, where, "dynamic: " + pattern + ": ")};
+        },
+        stored);
+    return stored;
   }
 
  private:

@@ -56,6 +56,12 @@ ModuleCheck LinearFormat::check(const Checkpoint& checkpoint, const std::string&
   return check;
 }
 
+QuantizedLinear LinearFormat::codes(const PackedParts&, int64_t, int64_t, const GridOptions&,
+                                    const std::string& name) const {
+  throw Error(ErrorKind::unsupported, name, str("the format ", this->name(), " has a grid of its own"),
+              "decode it instead");
+}
+
 bool LinearFormat::holds(const Checkpoint& checkpoint, const std::string& module) const {
   for (const std::string& mark : marks()) {
     if (checkpoint.contains(module + "." + mark)) return true;
@@ -85,7 +91,31 @@ const LinearFormat& find_format(const std::string& name) {
       "choose one of: " + listed(all_formats(), [](const LinearFormat* format) { return format->name(); }));
 }
 
-std::string describe(const StoredFormat& stored) {
+bool stores_order(const SolveOptions& solve) {
+  return solve.order == ColumnOrder::activation && !solve.static_groups && solve.grid.group_size != -1;
+}
+
+bool same_stored(const SolveOptions& a, const SolveOptions& b) {
+  return a.grid.bits == b.grid.bits && a.grid.group_size == b.grid.group_size &&
+         a.grid.symmetric == b.grid.symmetric && a.grid.activation_bits == b.grid.activation_bits &&
+         stores_order(a) == stores_order(b);
+}
+
+std::vector<std::string> QuantizationFields::linears() const {
+  std::vector<std::string> names = usual;
+  names.insert(names.end(), skipped.begin(), skipped.end());
+  for (const OwnSettings& some : own) names.insert(names.end(), some.modules.begin(), some.modules.end());
+  return names;
+}
+
+const ModuleFormat& StoredFormat::of(const std::string& module) const {
+  for (const auto& [pattern, stored] : own) {
+    if (pattern.matches(module)) return stored;
+  }
+  return *this;
+}
+
+std::string describe(const ModuleFormat& stored) {
   const GridOptions& grid = stored.grid;
   std::string text = stored.format->name();
   if (grid.kind != GridKind::qqq) {
@@ -104,11 +134,23 @@ std::optional<StoredFormat> stored_format(const nlohmann::ordered_json& config, 
     throw Error(ErrorKind::unsupported, where, "quantization_config: expected an object",
                 "restore config.json from its source");
   for (const LinearFormat* format : all_formats()) {
-    if (const auto grid = format->read_config(fields, where)) return StoredFormat{format, *grid};
+    if (auto stored = format->read_config(fields, where)) return stored;
   }
   throw Error(ErrorKind::unsupported, where,
               "quantization_config: method '" + quantization_method(fields) + "' is not read yet",
               "qqq, gptq and compressed-tensors with integer weights are read");
+}
+
+void read_dynamic(const nlohmann::ordered_json& fields, const std::string& where,
+                  const std::function<ModuleFormat(const nlohmann::ordered_json&, const std::string&)>& read,
+                  StoredFormat& stored) {
+  if (!fields.contains("dynamic") || !fields.at("dynamic").is_object()) return;
+  for (const auto& [key, overrides] : fields.at("dynamic").items()) {
+    if (key.starts_with("-:")) continue;
+    const std::string pattern = key.starts_with("+:") ? key.substr(2) : key;
+    stored.own.emplace_back(ModulePattern(pattern, where + ": quantization_config: dynamic"),
+                            read(overrides, pattern));
+  }
 }
 
 PackedParts load_parts(const LinearFormat& format, const Checkpoint& checkpoint, const std::string& name,

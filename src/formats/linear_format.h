@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "formats/checkpoint.h"
+#include "formats/module_patterns.h"
 #include "solve/quantized.h"
 
 namespace gramian {
@@ -45,6 +47,18 @@ struct ModuleCheck {
   int64_t saturated = 0;
 };
 
+// Whether the group of each column must be stored: where groups are natural ones, loaders need not know in which order columns
+// were solved.
+bool stores_order(const SolveOptions& solve);
+// Whether loaders read modules of these settings alike: the rest is the solver's.
+bool same_stored(const SolveOptions& a, const SolveOptions& b);
+
+// Modules (full names) that loaders must read with other settings than most.
+struct OwnSettings {
+  SolveOptions solve;
+  std::vector<std::string> modules;
+};
+
 // What config.json is to say of all modules.
 struct QuantizationFields {
   SolveOptions solve;
@@ -53,6 +67,28 @@ struct QuantizationFields {
   std::vector<std::string>
       plain;                  // names of other modules that hold a matrix called .weight: routers, the head
   bool shared_inputs = true;  // whether modules that read one input were to share their Hessian
+  std::vector<std::string> usual = {};              // quantized modules that `solve` is of
+  std::vector<OwnSettings> own = {};                // and the others, but for the head
+  std::optional<SolveOptions> head = std::nullopt;  // of a quantized lm_head
+
+  // Names of all linear layers of the decoder.
+  std::vector<std::string> linears() const;
+};
+
+class LinearFormat;
+
+// How one module is stored.
+struct ModuleFormat {
+  const LinearFormat* format = nullptr;
+  GridOptions grid;
+};
+
+// The format of a checkpoint, as its quantization_config says.
+struct StoredFormat : ModuleFormat {
+  // Modules that are stored in another way; the first pattern that matches counts.
+  std::vector<std::pair<ModulePattern, ModuleFormat>> own = {};
+  bool head = false;  // whether lm_head is said to be quantized
+  const ModuleFormat& of(const std::string& module) const;
 };
 
 class LinearFormat {
@@ -76,16 +112,24 @@ class LinearFormat {
   // Throws corrupt_data, naming the tensor, for parts that are not what parts() says and for scales that are not finite.
   virtual DecodedLinear unpack(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
                                const std::string& name) const = 0;
+  // The codes behind it, where what the runtime multiplies with is code · scale. Throws as unpack() does, and unsupported for a format
+  // whose grid is another.
+  virtual QuantizedLinear codes(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
+                                const std::string& name) const;
   // Everything that is wrong with what a checkpoint holds of one module. Mapped pages are dropped again. As it stands: what
   // unpack() throws, and a bias that is missing or not finite.
   virtual ModuleCheck check(const Checkpoint& checkpoint, const std::string& name, const LinearShape& shape,
                             const GridOptions& grid) const;
   // The quantization_config that loaders need.
   virtual nlohmann::ordered_json config(const QuantizationFields& fields) const = 0;
-  // The grid of a quantization_config, or nothing when it is of another format. Throws unsupported, naming `where`, for settings
-  // that are not read.
-  virtual std::optional<GridOptions> read_config(const nlohmann::ordered_json& fields,
-                                                 const std::string& where) const = 0;
+  // What a quantization_config says, or nothing when it is of another format. Throws unsupported, naming `where`, for settings
+  // that are not read, corrupt_data for patterns that are none.
+  virtual std::optional<StoredFormat> read_config(const nlohmann::ordered_json& fields,
+                                                  const std::string& where) const = 0;
+  // What lm_head is stored in, beside modules in this format, and the options for it: settle() of that format, and what a head
+  // cannot have is refused.
+  virtual const LinearFormat& head_format() const { return *this; }
+  virtual SolveOptions settle_head(SolveOptions asked, DType dtype) const { return settle(asked, dtype); }
 
   // The shape of a module that only its own tensors speak of, or nothing when they do not.
   virtual std::optional<LinearShape> shape_of(const Checkpoint& checkpoint, const std::string& name,
@@ -104,15 +148,20 @@ const LinearFormat& find_format(const std::string& name);
 // The method that a quantization_config names, by any of the keys that tools write it under.
 std::string quantization_method(const nlohmann::ordered_json& fields);
 
+// The name of the module that makes logits, and of its settings.
+inline constexpr const char* kHeadName = "lm_head";
+
 // The format of a checkpoint whose config.json is `config`, or nothing when it is not quantized, or its tensors are decoded
 // while they are read (formats/encoded_tensor.h). Throws unsupported, naming `where`.
-struct StoredFormat {
-  const LinearFormat* format = nullptr;
-  GridOptions grid;
-};
 // "qqq, group size 128", "gptq, 4 bits, one scale per row"
-std::string describe(const StoredFormat& stored);
+std::string describe(const ModuleFormat& stored);
 std::optional<StoredFormat> stored_format(const nlohmann::ordered_json& config, const std::string& where);
+
+// Adds the positive rules of `dynamic` to `stored`, in their order, with what `read` makes of a rule's overrides.
+void read_dynamic(const nlohmann::ordered_json& fields, const std::string& where,
+                  const std::function<ModuleFormat(const nlohmann::ordered_json& overrides,
+                                                   const std::string& pattern)>& read,
+                  StoredFormat& stored);
 
 // All parts of a module that a checkpoint has, mapped.
 PackedParts load_parts(const LinearFormat& format, const Checkpoint& checkpoint, const std::string& name,

@@ -11,11 +11,14 @@
 
 namespace gramian::qqq {
 
+// Of a quantized head: int8 codes with a scale for each row, as compressed-tensors stores them.
+GridOptions head_grid();
+
 // The object as stored in config.json and, alone, in quantize_config.json.
 nlohmann::ordered_json quantization_config(const QuantizationFields& fields);
 
-// Group size (-1 or 128) of a quantization_config, or nothing when it is of another method. Accepts the original
-// project's three fields. Throws unsupported for another setting, naming `where`.
-std::optional<int64_t> read_group_size(const nlohmann::ordered_json& fields, const std::string& where);
+// What a quantization_config says, or nothing when it is of another method. Accepts the original project's three fields.
+// Throws unsupported for another setting, naming `where`.
+std::optional<StoredFormat> read_config(const nlohmann::ordered_json& fields, const std::string& where);
 
 }  // namespace gramian::qqq

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "formats/compressed_tensors.h"
 #include "formats/qqq.h"
 #include "formats/qqq_check.h"
 #include "formats/qqq_config.h"
@@ -92,11 +93,20 @@ class QqqFormat final : public LinearFormat {
     return qqq::quantization_config(fields);
   }
 
-  std::optional<GridOptions> read_config(const nlohmann::ordered_json& fields,
-                                         const std::string& where) const override {
-    const auto group_size = qqq::read_group_size(fields, where);
-    if (!group_size) return std::nullopt;
-    return GridOptions{.group_size = *group_size, .activation_bits = 8};
+  std::optional<StoredFormat> read_config(const nlohmann::ordered_json& fields,
+                                          const std::string& where) const override {
+    return qqq::read_config(fields, where);
+  }
+  const LinearFormat& head_format() const override { return compressed_tensors_format(); }
+  SolveOptions settle_head(SolveOptions asked, DType dtype) const override {
+    const GridOptions grid = qqq::head_grid();
+    if (asked.grid.bits != grid.bits || asked.grid.group_size != grid.group_size || !asked.grid.symmetric)
+      throw Error(
+          ErrorKind::invalid_argument, "--lm-head-bits",
+          str("a QQQ checkpoint holds its head in ", grid.bits, " bits, symmetric, one scale per row"),
+          "use --lm-head-bits 8");
+    asked.grid.activation_bits = grid.activation_bits;
+    return head_format().settle(asked, dtype);
   }
 };
 

@@ -38,11 +38,12 @@ class DenseLinear final : public LinearOp {
 using ModuleTree = std::vector<std::vector<std::string>>;
 
 // Where a weight [out, in] and its bias lie in a checkpoint when they are not all of NAME.weight and NAME.bias: rows
-// first_row, first_row + row_step ... of one matrix of a stack.
+// first_row, first_row + row_step ... of one matrix of a stack, or all of a tensor that has another name.
 struct StoredWeight {
-  std::string tensor;          // empty: NAME.weight
-  std::string bias;            // [matrices, rows]; empty: NAME.bias
-  std::vector<int64_t> shape;  // [matrices, rows, in], or transposed [matrices, in, rows]
+  std::string tensor;  // empty: NAME.weight
+  std::string bias;    // [matrices, rows]; empty: NAME.bias
+  std::vector<int64_t>
+      shape;  // [matrices, rows, in], or transposed [matrices, in, rows]; [rows, in] of a whole tensor
   bool transposed = false;
   int64_t matrix = 0;
   int64_t first_row = 0;

@@ -43,6 +43,27 @@ bool head_is_embedding(const Checkpoint& checkpoint, const std::string& head, co
   return true;
 }
 
+constexpr std::string_view kWeight = ".weight";
+
+Linear head_linear(const std::string& tensor, const DecoderSpec& spec) {
+  return {tensor.substr(0, tensor.size() - kWeight.size()), spec.hidden, spec.vocab, false, nullptr, {}};
+}
+
+// The head [vocab, hidden]: the stored one, what a quantized one decodes to, or the embedding.
+at::Tensor open_head(const Weights& weights, const std::string& name, const DecoderSpec& spec,
+                     const ModelOptions& options, const at::Tensor& embedding) {
+  const Linear head = head_linear(name, spec);
+  // Somebody else checks it.
+  if (options.headers != nullptr && options.headers->is_packed && options.headers->is_packed(head.name))
+    return embedding;
+  if (options.quantized_head) {
+    if (at::Tensor decoded = options.quantized_head(weights.checkpoint(), head); decoded.defined())
+      return decoded;
+  }
+  if (head_is_embedding(weights.checkpoint(), name, spec, options)) return embedding;
+  return weights.stored(name, {spec.vocab, spec.hidden});
+}
+
 bool has_final_gate(const DecoderSpec& spec) {
   return spec.streams && spec.streams->kind == StreamSpec::Kind::gated;
 }
@@ -61,9 +82,7 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& o
       prefix_(find_prefix(*checkpoint)),
       head_name_(find_head(*checkpoint)),
       embedding_(weights_.stored(prefix_ + "embed_tokens.weight", {spec_.vocab, spec_.hidden})),
-      head_(head_is_embedding(*checkpoint, head_name_, spec_, options)
-                ? embedding_
-                : weights_.stored(head_name_, {spec_.vocab, spec_.hidden})),
+      head_(open_head(weights_, head_name_, spec_, options, embedding_)),
       final_norm_(load_norm(weights_, has_final_gate(spec_) ? "" : prefix_ + "norm", {spec_.hidden},
                             spec_.norms.spec)) {
   if (has_final_gate(spec_))
@@ -72,6 +91,17 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& o
 }
 
 bool Model::tied_on_request() const { return !spec_.tied && !checkpoint().contains(head_name_); }
+
+bool Model::tied() const { return !checkpoint().contains(head_name_); }
+
+Linear Model::head() const {
+  Linear head = head_linear(head_name_, spec_);
+  if (tied()) {
+    head.stored.tensor = prefix_ + "embed_tokens.weight";
+    head.stored.shape = {spec_.vocab, spec_.hidden};
+  }
+  return head;
+}
 
 std::string Model::layer_prefix(int64_t index) const { return str(prefix_, "layers.", index, "."); }
 

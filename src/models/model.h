@@ -20,7 +20,9 @@ struct ModelOptions {
   // Use the embedding as head when the checkpoint has neither a head nor says that it is tied.
   bool treat_as_tied = false;
   QuantizedLinearFactory quantized = nullptr;  // may be empty
-  bool keep_experts = false;                   // for models that run again and again
+  // Decodes a quantized head, [vocab, hidden] of any float type; undefined where the checkpoint holds it as a plain weight.
+  std::function<at::Tensor(const Checkpoint& checkpoint, const Linear& head)> quantized_head = nullptr;
+  bool keep_experts = false;  // for models that run again and again
   // Read nothing: what is wrong with the tensors outside the layers is written here instead of thrown. Such a model can
   // only be surveyed.
   Weights::Survey* headers = nullptr;
@@ -38,6 +40,10 @@ class Model {
 
   // Whether the head is the embedding by ModelOptions::treat_as_tied alone; false when config.json says so, or a head exists.
   bool tied_on_request() const;
+
+  // The head as a linear layer, without `op`; where it is the embedding, `stored` names that tensor.
+  Linear head() const;
+  bool tied() const;
 
   // What the names of the decoder's tensors begin with: "model.", or the prefix of a text part in a multimodal file.
   const std::string& prefix() const noexcept { return prefix_; }

@@ -105,7 +105,7 @@ at::Tensor own_rows(const Linear& linear, const at::Tensor& all) {
 at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear) {
   const StoredTensor& tensor = checkpoint.tensor(linear.tensor_name());
   const StoredWeight& where = linear.stored;
-  if (where.tensor.empty()) return tensor.to_tensor();
+  if (where.tensor.empty() || where.shape.size() == 2) return tensor.to_tensor();
   const at::Tensor matrix = tensor.matrix(where.matrix);
   return own_rows(linear, where.transposed ? matrix.t() : matrix).contiguous();
 }

@@ -58,8 +58,8 @@ struct Moment {
 class Estimate {
  public:
   Estimate(const Model& model, const std::vector<LayerProbe>& layers, const Tokens& tokens,
-           const CalibratorOptions& calibrator, int64_t base)
-      : model_(model), layers_(layers), tokens_(tokens), calibrator_(calibrator), base_(base) {}
+           const CalibratorOptions& calibrator, int64_t base, const Linear* head)
+      : model_(model), layers_(layers), tokens_(tokens), calibrator_(calibrator), base_(base), head_(head) {}
 
   // The moment with the most memory.
   Moment worst(const Mode& mode, int64_t wave) const {
@@ -73,6 +73,7 @@ class Estimate {
         keep(solving(mode, layer, pause, wave));
       }
     }
+    if (head_ != nullptr) keep(solving_head(mode));
     return worst;
   }
 
@@ -151,11 +152,24 @@ class Estimate {
     return moment;
   }
 
+  Moment solving_head(const Mode& mode) const {
+    const int64_t columns = head_->in_features;
+    const double hidden = layers_.back().hidden_per_token;
+    return {head_->name,
+            {{"program and tables", base_},
+             {"activations that wait", mode.spill ? 0 : scaled(hidden, tokens_.total)},
+             {"buffers", kLaneSlack * calibrator_.lanes},
+             {"Hessians", 4 * columns * columns * std::max(calibrator_.lanes, 1)},
+             {"factor", factor_bytes(columns)},
+             {"module being solved", 13 * head_->out_features * columns}}};
+  }
+
   const Model& model_;
   const std::vector<LayerProbe>& layers_;
   Tokens tokens_;
   CalibratorOptions calibrator_;
   int64_t base_;
+  const Linear* head_;  // nullptr: not quantized
 };
 
 int64_t free_disk(const fs::path& folder) {
@@ -220,7 +234,7 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
   std::map<std::string, size_t> known;
   const std::vector<TokenRow> batch(
       rows.begin(), rows.begin() + std::min<int64_t>(calibrator.batch, static_cast<int64_t>(rows.size())));
-  for (size_t i = 0; i < modules.layers.size(); ++i) {
+  for (size_t i = 0; i < modules.decoder_layers(); ++i) {
     const auto [found, fresh] = known.emplace(layer_signature(modules, i), kinds.size());
     if (fresh) kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules, calibrator));
     kind_of.push_back(found->second);
@@ -230,7 +244,8 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
   // Behind the probes: what LibTorch keeps for itself is then there. The embedding's pages come and go with the rows.
   model.drop_embedding();
   const int64_t base = resident_bytes();
-  const Estimate estimate(model, kinds, tokens, calibrator, base);
+  const Linear* const head = modules.has_head ? &modules.layers.back()[0].linear : nullptr;
+  const Estimate estimate(model, kinds, tokens, calibrator, base, head);
   int64_t wave_most = 1, expert_bytes = 0;
   for (const LayerProbe& layer : kinds) {
     for (const PauseProbe& pause : layer.pauses) {
@@ -272,6 +287,10 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
                 "allow more memory, or take a smaller --batch, shorter or fewer rows or fewer --lanes");
   }
   add_seconds(plan, kinds, kind_of, speed, modules, tokens, calibrator.sequential);
+  if (head != nullptr) {
+    plan.factor_seconds += speed.factor_seconds(head->in_features);
+    plan.solve_seconds += speed.solve_seconds(head->out_features, head->in_features);
+  }
   return plan;
 }
 

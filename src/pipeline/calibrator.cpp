@@ -399,6 +399,21 @@ void Calibrator::run_layer(int64_t index, DecoderLayer& layer, const Solver& sol
   accumulations_ += run.accumulations();
 }
 
+void Calibrator::run_head(Linear& head, const Solver& solve) {
+  const tensor::InferenceScope inference;
+  PauseSums collected(sums_);
+  std::vector<int64_t> added(static_cast<size_t>(options_.lanes), 0);
+  on_lanes([&](int lane, size_t batch) {
+    const auto index = static_cast<size_t>(lane);
+    Pause pause;
+    pause.input = model_.final_norm(hidden_[batch]);
+    pause.modules = {&head};
+    added[index] += collected.add(lane, pause, *pools_[index]);
+  });
+  accumulations_ += std::accumulate(added.begin(), added.end(), int64_t{0});
+  collected.each(false, solve);
+}
+
 std::vector<PlannedTensor> Calibrator::plan_hidden() const {
   std::vector<PlannedTensor> plan;
   for (size_t batch = 0; batch < hidden_.size(); ++batch) {

@@ -68,6 +68,9 @@ class Calibrator {
   // batches then end with the same bits as in that run.
   void run_layer(int64_t index, DecoderLayer& layer, const Solver& solve, bool with_statistics = true);
 
+  // Behind the last layer: `solve` is called once with the statistics of what the head reads, the last norm's output.
+  void run_head(Linear& head, const Solver& solve);
+
   // Writes what the batches hold, the input of the next layer, into the new folder `folder`; returns its digest. Throws io.
   std::string save(const std::filesystem::path& folder);
   // Takes what save() wrote, when it has this digest and is of these batches; false, and nothing taken, otherwise.

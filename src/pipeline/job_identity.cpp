@@ -19,6 +19,27 @@ std::string products_of(const QuantizeJob& job, const Model& model) {
   return str(how.bf16_products ? "bfloat16" : "float32", how.round_to_bf16 ? " of rounded rows" : "");
 }
 
+// The settings that rules give, not only their words: those depend on what stands above them.
+Json rules_of(const QuantizeJob& job) {
+  Json rules = Json::object();
+  for (const ModuleRule& rule : job.rules) {
+    const ModuleSettings settings = patched({job.solve, job.fallback}, rule.patch);
+    const FallbackOptions& fallback = settings.fallback;
+    rules[rule.written] = {
+        describe(settings.solve),   settings.solve.grid.mse,     settings.solve.damp_percent,
+        to_text(fallback.strategy), to_text(fallback.threshold), static_cast<int>(fallback.smoother.kind),
+        fallback.smoother.a,        fallback.smoother.b,         fallback.refuse};
+  }
+  return rules;
+}
+
+Json head_of(const QuantizeJob& job) {
+  if (!job.head) return nullptr;
+  const ModuleSettings settings =
+      settings_of(job.plan_options(), find_format(job.format), kHeadName, rule_of(job.rules, kHeadName));
+  return describe(settings.solve);
+}
+
 Json options_of(const QuantizeJob& job, const Model& model) {
   const SolveOptions& solve = job.solve;
   return {
@@ -38,6 +59,10 @@ Json options_of(const QuantizeJob& job, const Model& model) {
       {"fallback", to_text(job.fallback.strategy)},
       {"fallback-smoother",
        {static_cast<int>(job.fallback.smoother.kind), job.fallback.smoother.a, job.fallback.smoother.b}},
+      {"fallback-threshold", to_text(job.fallback.threshold)},
+      {"no-fallback", job.fallback.refuse},
+      {"lm-head", head_of(job)},
+      {"rules", rules_of(job)},
       {"compat", job.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr)},
       {"batch", job.batch},
       {"lanes", job.lanes},
@@ -93,6 +118,7 @@ Json statistics_identity(const Json& job) {
   for (const char* option : {"batch", "lanes", "dtype", "experts", "hessian-products", "chunk-size",
                              "chunk-bytes", "treat-as-tied", "skip-scan"})
     kept[option] = options.at(option);
+  kept["lm-head"] = !options.at("lm-head").is_null();
   options = kept;
   return identity;
 }

@@ -106,16 +106,19 @@ bool OutputFolder::keep(const std::map<std::string, std::string>& digests) {
 
 PackedParts OutputFolder::read(const PlannedModule& module) const {
   PackedParts parts;
-  for (const PlannedTensor& part : plan_.format->parts(module.shape(), module.solve.grid))
+  for (const PlannedTensor& part : module.format->parts(module.shape(), module.solve.grid))
     parts[part.name] = writer_.read(module.linear.name + "." + part.name).to_tensor();
   return parts;
 }
 
-void OutputFolder::finish(const QuantizationFields& quantization, bool tie_head) {
+void OutputFolder::finish(const QuantizationFields& quantization, const std::optional<bool>& tied) {
   writer_.finish();
   const nlohmann::ordered_json fields = plan_.format->config(quantization);
   nlohmann::ordered_json config = source_.config();
-  if (tie_head) config["tie_word_embeddings"] = true;
+  if (tied) config["tie_word_embeddings"] = *tied;
+  // Of a text part, readers ask that.
+  if (tied && config.contains("text_config") && config.at("text_config").is_object())
+    config["text_config"]["tie_word_embeddings"] = *tied;
   config["quantization_config"] = fields;
   write_atomically(staged_.path() / "config.json", config.dump(2) + "\n");
   write_atomically(staged_.path() / "quantize_config.json", fields.dump(2) + "\n");

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,8 @@ class OutputFolder {
   // What was written survives a crash from here on.
   void sync() { writer_.sync(); }
   // Writes the index, config.json with `quantization` and quantize_config.json: the checkpoint in staged() is then complete.
-  // `tie_head`: config.json is to say that the head is the embedding, as the source's should have.
-  void finish(const QuantizationFields& quantization, bool tie_head);
+  // `tied`: config.json is to say that the head is, or is not, the embedding, where the source's does not.
+  void finish(const QuantizationFields& quantization, const std::optional<bool>& tied);
   const std::filesystem::path& staged() const noexcept { return staged_.path(); }
   // Adds the report and gives the folder its name.
   void commit(const nlohmann::ordered_json& report);

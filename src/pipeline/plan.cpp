@@ -13,6 +13,32 @@ DType weight_type(const Checkpoint& checkpoint, const Linear& linear) {
   return weight.encoding == nullptr ? weight.dtype : DType::bf16;
 }
 
+// `linear` as the options, its rule and the format have it.
+PlannedModule plan_module(Linear linear, const LinearFormat& format, const PlanOptions& options,
+                          DType dtype) {
+  PlannedModule module;
+  const bool head = linear.name == kHeadName;
+  module.linear = std::move(linear);
+  module.format = head ? &format.head_format() : &format;
+  module.dtype = dtype;
+  const ModuleRule* rule = rule_of(options.rules, module.linear.name);
+  if (rule != nullptr) {
+    module.rule = rule->written;
+    if (rule->exclude) {
+      module.quantize = false;
+      module.skip_reason = "the rule " + quote_name(rule->written);
+      return module;
+    }
+  }
+  const ModuleSettings settings = settings_of(options, format, module.linear.name, rule);
+  module.solve = head ? format.settle_head(settings.solve, dtype) : format.settle(settings.solve, dtype);
+  module.fallback = settings.fallback;
+  module.skip_reason =
+      module.format->unfit_reason(module.linear.out_features, module.linear.in_features, module.solve.grid);
+  module.quantize = module.skip_reason.empty();
+  return module;
+}
+
 }  // namespace
 
 uint64_t bytes_of(const PlannedTensor& tensor) {
@@ -47,7 +73,7 @@ std::vector<std::string> QuantizePlan::plain_matrices(const Checkpoint& source) 
   constexpr std::string_view kWeight = ".weight";
   std::set<std::string> linears;
   for (const auto& layer : layers) {
-    for (const PlannedModule& module : layer) linears.insert(module.linear.tensor_name());
+    for (const PlannedModule& module : layer) linears.insert(module.linear.name + std::string(kWeight));
   }
   std::vector<std::string> names;
   for (const auto& [name, tensor] : source.tensors()) {
@@ -74,63 +100,108 @@ uint64_t QuantizePlan::packed_bits() const {
       if (!module.quantize) continue;
       LinearShape shape = module.shape();
       shape.has_bias = false;
-      for (const PlannedTensor& part : format->parts(shape, module.solve.grid)) total += 8 * bytes_of(part);
+      for (const PlannedTensor& part : module.format->parts(shape, module.solve.grid))
+        total += 8 * bytes_of(part);
     }
   }
   return total;
 }
 
-void refuse_unfit(const std::string& where, const std::vector<std::vector<Linear>>& layers,
-                  const LinearFormat& format, const GridOptions& grid) {
-  std::string all;
-  int64_t count = 0;
-  for (const auto& linears : layers) {
-    for (const Linear& linear : linears) {
-      const std::string reason = format.unfit_reason(linear.out_features, linear.in_features, grid);
-      if (reason.empty()) continue;
-      ++count;
-      all += str("\n  ", linear.name, " [", linear.out_features, " x ", linear.in_features, "]: ", reason);
+ModuleSettings settings_of(const PlanOptions& options, const LinearFormat& format, const std::string& module,
+                           const ModuleRule* rule) {
+  ModuleSettings settings = options.settings;
+  const bool head = module == kHeadName;
+  const bool fixed = head && &format.head_format() != &format;
+  if (head && (rule == nullptr || fixed)) {
+    SettingsPatch defaults;
+    defaults.bits = 8;
+    defaults.group_size = fixed ? -1 : 32;
+    defaults.symmetric = true;
+    defaults.static_groups = false;
+    defaults.order = ColumnOrder::natural;
+    defaults.mse = 2.4;
+    settings = patched(settings, defaults);
+  }
+  if (rule != nullptr) settings = patched(settings, rule->patch);
+  if (head && options.head) settings = patched(settings, options.head->settings);
+  return settings;
+}
+
+QuantizationFields QuantizePlan::fields(const Checkpoint& source) const {
+  QuantizationFields fields;
+  fields.solve = solve;
+  fields.skipped = skipped();
+  fields.plain = plain_matrices(source);
+  for (const auto& layer : layers) {
+    for (const PlannedModule& module : layer) {
+      if (!module.quantize) continue;
+      if (module.linear.name == kHeadName) {
+        fields.head = module.solve;
+        continue;
+      }
+      if (same_stored(module.solve, solve)) {
+        fields.usual.push_back(module.linear.name);
+        continue;
+      }
+      auto own = std::find_if(fields.own.begin(), fields.own.end(),
+                              [&](const OwnSettings& some) { return same_stored(some.solve, module.solve); });
+      if (own == fields.own.end()) own = fields.own.insert(own, {module.solve, {}});
+      own->modules.push_back(module.linear.name);
     }
   }
-  if (count == 0) return;
-  throw Error(ErrorKind::unsupported, where,
-              str(count, " linear layer(s) do not fit the format ", format.name(), ":", all),
-              "\npass --skip-unfit to leave them unquantized, or choose another --group-size");
+  return fields;
 }
 
 QuantizePlan make_plan(const Model& model, const LinearFormat& format, const SolveOptions& solve,
                        bool skip_unfit) {
+  return make_plan(model, format,
+                   {.settings = {.solve = solve, .fallback = {}}, .rules = {}, .skip_unfit = skip_unfit});
+}
+
+QuantizePlan make_plan(const Model& model, const LinearFormat& format, const PlanOptions& options) {
   QuantizePlan plan;
   plan.format = &format;
-  plan.solve = format.settle(solve, DType::bf16);
+  plan.solve = format.settle(options.settings.solve, DType::bf16);
   // Tensors that quantized modules replace, and those that others still read: a stack may be both.
   std::set<std::string> replaced, needed;
   std::vector<std::vector<Linear>> surveyed = model.survey();
-  if (!skip_unfit) refuse_unfit(model.checkpoint().folder().string(), surveyed, format, plan.solve.grid);
+  Problems problems;
+  std::vector<std::string> ignored;
+  std::optional<Linear> head;
+  if (options.head) head = model.head();
+  check_settings(model.checkpoint().folder().string(), surveyed, head, format, options, false, problems,
+                 ignored);
+  problems.refuse();
+  if (head) {
+    const ModuleRule* rule = rule_of(options.rules, head->name);
+    if (rule == nullptr || !rule->exclude) {
+      plan.has_head = true;
+      plan.untied = model.tied();
+      surveyed.push_back({*head});
+    }
+  }
   for (auto& linears : surveyed) {
     auto& layer = plan.layers.emplace_back();
     for (Linear& linear : linears) {
-      const std::string reason =
-          format.unfit_reason(linear.out_features, linear.in_features, plan.solve.grid);
-      std::set<std::string>& sources = reason.empty() ? replaced : needed;
-      sources.insert(linear.tensor_name());
-      if (linear.has_bias) sources.insert(linear.bias_name());
-      PlannedModule& module = layer.emplace_back();
-      module.quantize = reason.empty();
-      module.skip_reason = reason;
-      module.dtype = weight_type(model.checkpoint(), linear);
-      module.solve = format.settle(solve, module.dtype);
-      module.linear = std::move(linear);
+      const DType dtype = weight_type(model.checkpoint(), linear);
+      PlannedModule& module = layer.emplace_back(plan_module(std::move(linear), format, options, dtype));
+      // The embedding stays where the head was it.
+      const bool stays = !module.quantize || (plan.untied && module.linear.name == kHeadName);
+      std::set<std::string>& sources = stays ? needed : replaced;
+      sources.insert(module.linear.tensor_name());
+      if (module.linear.has_bias) sources.insert(module.linear.bias_name());
       if (!module.quantize) continue;
-      for (PlannedTensor& part : format.parts(module.shape(), module.solve.grid)) {
+      for (PlannedTensor& part : module.format->parts(module.shape(), module.solve.grid)) {
         part.name = module.linear.name + "." + part.name;
         plan.tensors.push_back(std::move(part));
       }
     }
   }
   if (plan.quantized_weights() == 0) {
-    throw Error(ErrorKind::unsupported, model.checkpoint().folder().string(),
-                str("no linear layer fits the format ", format.name()), "choose another --format");
+    throw Error(
+        ErrorKind::unsupported, model.checkpoint().folder().string(),
+        str("no linear layer is left to quantize in the format ", format.name(), ": no linear layer fits"),
+        "choose another --format");
   }
   for (const auto& [name, tensor] : model.checkpoint().tensors()) {
     if (replaced.contains(name) && !needed.contains(name)) continue;

@@ -32,10 +32,9 @@ class Preflight {
     problems_.check([&] { ready_.method = &find_method(job_.method); });
     problems_.check([&] {
       const LinearFormat& format = find_format(job_.format);
-      settled_ = format.settle(job_.solve, DType::bf16);
       format_ = &format;
-      refuse_fallback();
     });
+    problems_.check([&] { job_.recipe_problems.refuse(); });
     const bool known = problems_.check([&] { dtype = parse_dtype(job_.dtype); });
     if (known) problems_.check([&] { resolve_on_cpu(job_.accumulation, dtype); });
     problems_.check([&] { refuse_output(job_); });
@@ -50,6 +49,7 @@ class Preflight {
       check_rows();
       scan();
     } else {
+      check_settings({}, {});
       check_rows();
     }
     problems_.refuse();
@@ -63,34 +63,30 @@ class Preflight {
     ModelOptions options{.dtype = dtype, .treat_as_tied = job_.treat_as_tied, .quantized = {}};
     Weights::Survey survey;
     std::vector<std::vector<Linear>> linears;
+    std::optional<Linear> head;
     options.headers = &survey;
     bool sound = problems_.check([&] {
       const Model headers(ready_.checkpoint, options);
       vocab_ = headers.spec().vocab;
       linears = headers.survey(survey);
+      if (job_.head) head = headers.head();
     });
     sound &= problems_.check([&] { survey.refuse(folder); });
-    if (!job_.skip_unfit && format_ != nullptr)
-      sound &= problems_.check([&] { refuse_unfit(folder, linears, *format_, settled_.grid); });
+    sound &= check_settings(linears, head);
     if (!sound || format_ == nullptr) return;
     options.headers = nullptr;
     problems_.check([&] {
       ready_.model = std::make_unique<const Model>(ready_.checkpoint, options);
-      ready_.plan = make_plan(*ready_.model, *format_, job_.solve, job_.skip_unfit);
+      ready_.plan = make_plan(*ready_.model, *format_, job_.plan_options());
     });
   }
 
-  void refuse_fallback() const {
-    const FallbackOptions& fallback = job_.fallback;
-    const bool plain =
-        fallback.strategy == FallbackStrategy::rtn && fallback.smoother.kind == Smoother::Kind::none;
-    if (plain) return;
-    if (settled_.grid.kind == GridKind::qqq)
-      throw Error(ErrorKind::invalid_argument, "--fallback", "QQQ's modules are rounded plainly",
-                  "leave --fallback and --fallback-smoother out");
-    if (fallback.strategy != FallbackStrategy::rtn && settled_.grid.symmetric)
-      throw Error(ErrorKind::invalid_argument, "--fallback",
-                  str(to_text(fallback.strategy), " needs zero points"), "use rtn, or --asym");
+  bool check_settings(const std::vector<std::vector<Linear>>& linears, const std::optional<Linear>& head) {
+    if (format_ == nullptr) return false;
+    Problems found;
+    gramian::check_settings(job_.source.string(), linears, head, *format_, job_.plan_options(),
+                            job_.one_matrix, found, warnings_);
+    return problems_.check([&] { found.refuse(); });
   }
 
   void check_rows() {
@@ -124,6 +120,7 @@ class Preflight {
 
   void say() const {
     const Model& model = *ready_.model;
+    for (const std::string& warning : warnings_) log_.warn(warning);
     if (const int64_t surplus = model.surplus_layers(); surplus > 0) {
       log_.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", model.spec().layers(),
                     ") stay as they are: if the model has them, config.json is wrong"));
@@ -155,7 +152,7 @@ class Preflight {
   }
 
   const LinearFormat* format_ = nullptr;
-  SolveOptions settled_;
+  std::vector<std::string> warnings_;
   const QuantizeJob& job_;
   ThreadPool& pool_;
   Log& log_;

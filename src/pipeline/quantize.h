@@ -9,7 +9,9 @@
 
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/problems.h"
 #include "pipeline/budget.h"
+#include "pipeline/plan.h"
 #include "pipeline/rows.h"
 #include "solve/fallback.h"
 #include "solve/quantized.h"
@@ -23,7 +25,11 @@ struct QuantizeJob {
   std::string method = "qqq";
   std::string format = "qqq";
   SolveOptions solve;
-  FallbackOptions fallback;  // for modules whose Hessian does not factor or that saw no tokens
+  FallbackOptions fallback;         // for modules whose Hessian does not factor or that saw too few tokens
+  std::vector<ModuleRule> rules;    // of a recipe: settings of single modules
+  std::optional<HeadOptions> head;  // lm_head is quantized too
+  Problems recipe_problems;         // found while the recipe was read, said along with all others
+  bool one_matrix = false;  // refuse rules that split what loaders make one matrix of, instead of a warning
   // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, filled
   // zero groups (the last three set in `solve` by quantize()), batches that go on with code · scale. The product's own
   // rules otherwise; docs/qqq.md compares them.
@@ -51,6 +57,9 @@ struct QuantizeJob {
       false;  // go on with an unfinished job where there is one, which without `force` happens anyway
   std::filesystem::path telemetry;  // file of pipeline/telemetry.h; empty: none
   uint64_t shard_bytes_max = uint64_t{4} << 30;
+  PlanOptions plan_options() const {
+    return {.settings = {solve, fallback}, .rules = rules, .skip_unfit = skip_unfit, .head = head};
+  }
 };
 
 // Returns the report, which is also written to <output>/gramian-report.json; of a dry run the plan alone. Keys:

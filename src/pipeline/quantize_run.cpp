@@ -1,5 +1,6 @@
 #include "pipeline/quantize_run.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/format.h"
@@ -7,7 +8,6 @@
 #include "base/resources.h"
 #include "pipeline/job_identity.h"
 #include "pipeline/verify.h"
-#include "stats/gram.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -22,6 +22,12 @@ std::vector<std::string> names_of(const std::vector<Linear*>& modules) {
   return names;
 }
 
+// Whether two modules that read one input may share its factor.
+bool same_factor(const SolveOptions& a, const SolveOptions& b) {
+  return a.order == b.order && a.damp_percent == b.damp_percent && a.damp_step == b.damp_step &&
+         (a.order != ColumnOrder::group_aware || a.grid.group_size == b.grid.group_size);
+}
+
 PackSource load_source(const Checkpoint& checkpoint, const PlannedModule& module, bool compat) {
   return {module.linear.name, module.shape(), source_weight(checkpoint, module.linear),
           source_bias(checkpoint, module.linear), compat};
@@ -32,9 +38,10 @@ void drop_source(const Checkpoint& checkpoint, const Linear& linear) {
   checkpoint.tensor(linear.tensor_name()).drop();
 }
 
-Json module_report(const SolvedModule& solved, const std::string& method, const Linear& linear,
+Json module_report(const SolvedModule& solved, const std::string& method, const PlannedModule& planned,
                    int64_t tokens, double relative_error) {
   const QuantizedLinear& q = solved.quantized;
+  const Linear& linear = planned.linear;
   const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
   Json json;
   json["name"] = linear.name;
@@ -52,6 +59,12 @@ Json module_report(const SolvedModule& solved, const std::string& method, const 
   json["zero_groups"] = q.zero_groups;
   json["refined"] = q.refined ? Json{{"codes", q.refined->codes}, {"gain", q.refined->gain}} : Json(nullptr);
   json["int8_saturated"] = solved.decoded.saturated;
+  json["bits"] = planned.solve.grid.bits;
+  json["group_size"] = planned.solve.grid.group_size;
+  json["symmetric"] = planned.solve.grid.symmetric;
+  json["mse"] = planned.solve.grid.mse;
+  json["order"] = to_text(planned.solve.order);
+  json["rule"] = planned.rule.empty() ? Json(nullptr) : Json(planned.rule);
   return json;
 }
 
@@ -78,7 +91,7 @@ void QuantizeRun::plain_rounding() {
     begin_layer();
     for (const PlannedModule& module : plan_.layers[i]) {
       progress_.update(static_cast<double>(i), module.linear.name);
-      if (module.quantize) store(i, module, nullptr, nullptr);
+      if (module.quantize) store(i, module, nullptr, nullptr, "");
     }
     finish_layer(nullptr);
   }
@@ -88,9 +101,14 @@ void QuantizeRun::calibrated(const RowSet& rows, const CalibratorOptions& option
   Calibrator calibrator(model_, rows.rows, options);
   tokens_ = calibrator.tokens();
   batches_ = calibrator.batches();
+  const size_t decoder = plan_.decoder_layers();
   for (size_t i = take_input(calibrator); i < plan_.layers.size(); ++i) {
+    if (i == decoder) {
+      run_head(i, calibrator);
+      continue;
+    }
     const auto layer = model_.load_layer(static_cast<int64_t>(i));
-    if (i + 1 < plan_.layers.size()) model_.read_ahead_layer(static_cast<int64_t>(i) + 1);
+    if (i + 1 < decoder) model_.read_ahead_layer(static_cast<int64_t>(i) + 1);
     if (i < done_.size()) {
       run_finished(i, *layer, calibrator);
     } else {
@@ -130,6 +148,7 @@ void QuantizeRun::from_statistics(const StatisticsFile& statistics, const RowSet
 
 std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
   std::vector<std::vector<Linear>> inputs;
+  if (layer >= plan_.decoder_layers()) return {{plan_.layers[layer][0].linear}};
   for (const auto& names : model_.module_names(static_cast<int64_t>(layer))) {
     std::vector<Linear>& modules = inputs.emplace_back();
     for (const std::string& name : names) modules.push_back(plan_.find(layer, name)->linear);
@@ -139,12 +158,13 @@ std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
 
 void QuantizeRun::finish() {
   if (new_statistics_) new_statistics_->finish();
-  output_.finish({.solve = plan_.solve,
-                  .method = job_.method,
-                  .skipped = plan_.skipped(),
-                  .plain = plan_.plain_matrices(model_.checkpoint()),
-                  .shared_inputs = job_.shared_inputs},
-                 model_.tied_on_request());
+  QuantizationFields fields = plan_.fields(model_.checkpoint());
+  fields.method = job_.method;
+  fields.shared_inputs = job_.shared_inputs;
+  std::optional<bool> tied;
+  if (model_.tied_on_request()) tied = true;
+  if (plan_.untied) tied = false;
+  output_.finish(fields, tied);
   double seconds = 0;
   timed(seconds, [&] { verify_output(); });
   now_ = {};
@@ -222,8 +242,8 @@ void QuantizeRun::run_finished(size_t index, DecoderLayer& layer, Calibrator& ca
         for (Linear* module : pause.modules) {
           const PlannedModule& planned = *plan_.find(index, module->name);
           if (planned.quantize)
-            module->op = stored_replacement(*plan_.format, output_.read(planned), *module, planned.solve.grid,
-                                            model_.dtype());
+            module->op = stored_replacement(*planned.format, output_.read(planned), *module,
+                                            planned.solve.grid, model_.dtype());
         }
       },
       false);
@@ -253,6 +273,19 @@ void QuantizeRun::run_new(size_t index, DecoderLayer& layer, Calibrator& calibra
   finish_layer(&calibrator);
 }
 
+void QuantizeRun::run_head(size_t index, Calibrator& calibrator) {
+  begin_layer();
+  progress_.update(static_cast<double>(index), kHeadName);
+  const int64_t accumulations = calibrator.accumulations();
+  Linear head = plan_.layers[index][0].linear;
+  calibrator.run_head(head, [&](const PauseStatistics& statistics) {
+    now_.sums += 1;
+    solve_pause(index, statistics);
+  });
+  now_.accumulations = calibrator.accumulations() - accumulations;
+  finish_layer(nullptr);
+}
+
 void QuantizeRun::check_adoptions(size_t layer) {
   int64_t cumulative = 0;
   for (const LayerRecord& record : done_) cumulative += record.adopted;
@@ -273,6 +306,13 @@ void QuantizeRun::begin_layer() {
 
 void QuantizeRun::finish_layer(Calibrator* calibrator) {
   const size_t layer = done_.size();
+  // Behind the layer, so that one message has all of its modules.
+  if (!unusable_.empty()) {
+    throw Error(ErrorKind::numerical, "--no-fallback",
+                str(unusable_.size(), " linear layer(s) of layer ", layer,
+                    " have no Hessian to go by:", below(unusable_)),
+                "\ngive more --samples, or leave these layers to a fallback or unquantized");
+  }
   timed(now_.stages["journal"], [&] {
     output_.sync();
     if (new_statistics_) new_statistics_->sync();
@@ -333,36 +373,63 @@ void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
       {{"layer", layer}, {"module", first}, {"lanes", job_.lanes}, {"seconds", statistics.merge_seconds}});
   const bool starved = statistics.expert && statistics.tokens < job_.min_expert_tokens;
   if (starved && statistics.first) now_.starved_experts.push_back(first);
-  Factor factor;
-  if (statistics.tokens > 0 && !starved) {
-    double seconds = 0;
-    factor = timed(seconds, [&] {
-      const SolveOptions& solve = plan_.solve;
-      const at::Tensor order = column_order(statistics.hessian, solve.order, solve.grid.group_size);
-      return factorize(statistics.hessian, solve.damp_percent, solve.damp_step, &pool_, order);
-    });
-    now_.stages["factor"] += seconds;
-    telemetry_.event("factor", {{"layer", layer},
-                                {"module", first},
-                                {"columns", columns},
-                                {"damp", factor.damp},
-                                {"attempts", factor.attempts},
-                                {"ok", factor.ok()},
-                                {"seconds", seconds}});
-  }
+  // Modules of other settings need another factor of the same Hessian: one is there at a time.
+  std::vector<std::pair<Linear*, const PlannedModule*>> left;
   for (Linear* module : statistics.modules) {
     const PlannedModule& planned = *plan_.find(layer, module->name);
-    if (planned.quantize) module->op = store(layer, planned, &factor, &statistics);
+    if (planned.quantize) left.emplace_back(module, &planned);
+  }
+  while (!left.empty()) {
+    const SolveOptions solve = left[0].second->solve;
+    Factor factor;
+    const auto same = std::stable_partition(
+        left.begin(), left.end(), [&](const auto& one) { return same_factor(one.second->solve, solve); });
+    const auto usable = [&](const auto& one) { return lack(*one.second, statistics, starved).empty(); };
+    if (std::any_of(left.begin(), same, usable)) factor = factorize_pause(layer, solve, statistics);
+    for (auto one = left.begin(); one != same; ++one) {
+      const std::string lacking = lack(*one->second, statistics, starved);
+      one->first->op = store(layer, *one->second, &factor, &statistics, lacking);
+    }
+    left.erase(left.begin(), same);
   }
 }
 
+std::string QuantizeRun::lack(const PlannedModule& module, const PauseStatistics& statistics,
+                              bool starved) const {
+  if (statistics.tokens == 0) return "no calibration tokens";
+  const double least = module.fallback.threshold.tokens(tokens_);
+  if (static_cast<double>(statistics.tokens) < least)
+    return str(statistics.tokens, " calibration tokens, fewer than ", least);
+  if (starved) return str(statistics.tokens, " calibration tokens, fewer than ", job_.min_expert_tokens);
+  return "";
+}
+
+Factor QuantizeRun::factorize_pause(size_t layer, const SolveOptions& solve,
+                                    const PauseStatistics& statistics) {
+  double seconds = 0;
+  const Factor factor = timed(seconds, [&] {
+    const at::Tensor order = column_order(statistics.hessian, solve.order, solve.grid.group_size);
+    return factorize(statistics.hessian, solve.damp_percent, solve.damp_step, &pool_, order);
+  });
+  now_.stages["factor"] += seconds;
+  telemetry_.event("factor", {{"layer", layer},
+                              {"module", statistics.modules[0]->name},
+                              {"columns", statistics.modules[0]->in_features},
+                              {"damp", factor.damp},
+                              {"attempts", factor.attempts},
+                              {"ok", factor.ok()},
+                              {"seconds", seconds}});
+  return factor;
+}
+
 std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const PlannedModule& module,
-                                                   const Factor* factor, const PauseStatistics* statistics) {
+                                                   const Factor* factor, const PauseStatistics* statistics,
+                                                   const std::string& lacking) {
   throw_if_interrupted();
   const Linear& linear = module.linear;
   const int64_t tokens = statistics == nullptr ? 0 : statistics->tokens;
   const PackSource source = load_source(model_.checkpoint(), module, job_.compat_gptqmodel);
-  const SolveSettings settings = {*plan_.format, module.solve, job_.fallback};
+  const SolveSettings settings = {*module.format, module.solve, module.fallback, lacking};
   double solve_seconds = 0, write_seconds = 0;
   const SolvedModule solved = timed(solve_seconds, [&] {
     const at::Tensor hessian = statistics == nullptr ? at::Tensor() : statistics->hessian;
@@ -380,14 +447,15 @@ std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const PlannedMo
   });
   now_.stages["solve"] += solve_seconds;
   now_.stages["pack"] += write_seconds;
-  note(layer, solved, linear, tokens, error, solve_seconds, write_seconds);
+  note(layer, solved, module, tokens, error, solve_seconds, write_seconds);
   return next;
 }
 
-void QuantizeRun::note(size_t layer, const SolvedModule& solved, const Linear& linear, int64_t tokens,
+void QuantizeRun::note(size_t layer, const SolvedModule& solved, const PlannedModule& planned, int64_t tokens,
                        double error, double solve_seconds, double write_seconds) {
-  const std::string method = solved.by_hessian ? job_.method : to_text(job_.fallback.strategy);
-  const Json module = module_report(solved, method, linear, tokens, error);
+  const Linear& linear = planned.linear;
+  const std::string method = solved.by_hessian ? job_.method : to_text(planned.fallback.strategy);
+  const Json module = module_report(solved, method, planned, tokens, error);
   telemetry_.event("solve", {{"layer", layer},
                              {"module", linear.name},
                              {"method", method},
@@ -399,6 +467,7 @@ void QuantizeRun::note(size_t layer, const SolvedModule& solved, const Linear& l
   now_.modules.push_back(module);
   if (solved.quantized.fallback.empty()) return;
   ++now_.fallbacks;
+  if (planned.fallback.refuse) unusable_.push_back(linear.name + ": " + solved.quantized.fallback);
   log_.warn(linear.name + ": " + solved.quantized.fallback);
 }
 
@@ -418,78 +487,6 @@ void QuantizeRun::verify_output() {
   throw Error(ErrorKind::internal, job_.output.string(),
               str("what was written does not verify, ", problems.size(), " problem(s):", below(problems)),
               "\nnothing was kept; check the disk, and report it if the disk is sound");
-}
-
-Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
-  int64_t source_weights = 0;
-  for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
-    source_weights += tensor.values();
-  }
-  Json json;
-  json["gramian"] = GRAMIAN_VERSION;
-  json["method"] = method.name;
-  json["format"] = plan_.format->name();
-  json["bits"] = plan_.solve.grid.bits;
-  json["symmetric"] = plan_.solve.grid.symmetric;
-  json["activation_bits"] = plan_.solve.grid.activation_bits;
-  json["group_size"] = plan_.solve.grid.group_size;
-  json["mse"] = plan_.solve.grid.mse;
-  if (method.needs_hessian) {
-    json["damp_percent"] = plan_.solve.damp_percent;
-    json["order"] = to_text(plan_.solve.order);
-    json["static_groups"] = plan_.solve.static_groups;
-    json["refine"] = plan_.solve.refine;
-    json["refine_scales"] = plan_.solve.refine_scales;
-  }
-  json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
-  json["dtype"] = c10::toString(model_.dtype());
-  json["source_scan"] = !job_.skip_scan;
-  json["rows_asked"] = rows.asked ? Json(*rows.asked) : Json(nullptr);
-  json["rows"] = rows.rows.size();
-  json["rows_blank"] = rows.blank;
-  json["rows_split"] = rows.split;
-  json["rows_policy"] = rows.policy;
-  json["sequence_length"] = rows.sequence_length ? Json(*rows.sequence_length) : Json(nullptr);
-  json["tokens_asked"] =
-      rows.asked && rows.sequence_length ? Json(*rows.asked * *rows.sequence_length) : Json(nullptr);
-  json["tokens"] = tokens_;
-  json["batches"] = batches_;
-  json["lanes"] = job_.lanes;
-  LayerRecord total;
-  for (const LayerRecord& layer : done_) total.add(layer);
-  json["linear_multiplications"] = total.linear_multiplications;
-  json["sequential"] = to_text(job_.sequential);
-  json["statistics"] = job_.statistics.empty() ? Json(nullptr) : Json(job_.statistics.string());
-  if (method.needs_hessian) {
-    const AccumulationSettings& sums = job_.accumulation;
-    json["hessian_input_dtype"] = to_text(sums.input);
-    json["staging_dtype"] = sums.staging ? Json(to_text(*sums.staging)) : Json(nullptr);
-    json["chunk_size"] = sums.chunk_size > 0 ? Json(sums.chunk_size) : Json(nullptr);
-    json["chunk_bytes"] = sums.chunk_bytes > 0 ? Json(sums.chunk_bytes) : Json(nullptr);
-    json["hessian_products"] = resolve_on_cpu(sums, model_.dtype()).bf16_products ? "bfloat16" : "float32";
-  }
-  if (method.needs_hessian) {
-    Json& shared = json["shared_inputs"] = shared_.to_json();
-    shared["adopted"] = total.adopted;
-    shared["sums"] = total.sums;
-    shared["accumulations"] = total.accumulations;
-  }
-  json["activations_parked_bytes"] = total.parked_bytes;
-  json["fallbacks"] = total.fallbacks;
-  json["experts"] = job_.all_experts ? "all" : "routed";
-  json["min_expert_tokens"] = job_.min_expert_tokens;
-  json["experts_below_minimum"] = total.starved_experts;
-  json["skipped"] = plan_.skipped();
-  json["bits_per_weight"] =
-      static_cast<double>(plan_.packed_bits()) / static_cast<double>(plan_.quantized_weights());
-  json["bits_per_weight_total"] =
-      8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
-  json["weight_bytes"] = output_.weight_bytes();
-  json["verified"] = true;  // finish() has thrown otherwise
-  json["resumed_at_layer"] = resumed_at_ > 0 ? Json(resumed_at_) : Json(nullptr);
-  json["stages"] = total.stages;
-  json["modules"] = total.modules;
-  return json;
 }
 
 }  // namespace gramian

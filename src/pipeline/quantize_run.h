@@ -57,6 +57,8 @@ class QuantizeRun {
   // The batches go through a layer whose weights are stored.
   void run_finished(size_t index, DecoderLayer& layer, Calibrator& calibrator);
   void run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator);
+  // One step more behind the decoder's layers.
+  void run_head(size_t index, Calibrator& calibrator);
   std::vector<std::vector<Linear>> inputs_of(size_t layer) const;
   void begin_layer();
   // Whether everyone has adopted who was to.
@@ -66,11 +68,14 @@ class QuantizeRun {
   // Where the disk has no room for them, the finished layers are run again instead.
   void keep_input(size_t layer, Calibrator& calibrator);
   void solve_pause(size_t layer, const PauseStatistics& statistics);
+  // Why the statistics are too few for the module; empty where they are not.
+  std::string lack(const PlannedModule& module, const PauseStatistics& statistics, bool starved) const;
+  Factor factorize_pause(size_t layer, const SolveOptions& solve, const PauseStatistics& statistics);
   // Solves, packs and writes; returns what the forward goes on with. Plain rounding has neither factor nor statistics.
   std::shared_ptr<const LinearOp> store(size_t layer, const PlannedModule& module, const Factor* factor,
-                                        const PauseStatistics* statistics);
-  void note(size_t layer, const SolvedModule& solved, const Linear& linear, int64_t tokens, double error,
-            double solve_seconds, double write_seconds);
+                                        const PauseStatistics* statistics, const std::string& lacking);
+  void note(size_t layer, const SolvedModule& solved, const PlannedModule& planned, int64_t tokens,
+            double error, double solve_seconds, double write_seconds);
   void verify_output();
 
   const QuantizeJob& job_;
@@ -85,8 +90,9 @@ class QuantizeRun {
   std::unique_ptr<StatisticsWriter> new_statistics_;
   Progress progress_;
   std::vector<LayerRecord> done_;
-  LayerRecord now_;                // of the layer in work
-  std::set<std::string> adopted_;  // there
+  LayerRecord now_;                    // of the layer in work
+  std::set<std::string> adopted_;      // there
+  std::vector<std::string> unusable_;  // modules that needed a fallback and must not have one
   std::chrono::steady_clock::time_point layer_start_;
   size_t resumed_at_ = 0;
   int64_t tokens_ = 0;

@@ -89,7 +89,8 @@ SharedInputs::SharedInputs(const Model& model, const QuantizePlan& plan, const S
                            Log& log)
     : enabled_(options.enabled),
       verified_(model.family().shares_inputs({model.checkpoint().config(), "config.json"})) {
-  for (size_t i = 0; i < plan.layers.size(); ++i) {
+  if (plan.has_head) leader_of_[kHeadName] = kHeadName;
+  for (size_t i = 0; i < plan.decoder_layers(); ++i) {
     const auto index = static_cast<int64_t>(i);
     const std::string prefix = model.layer_prefix(index);
     std::map<std::string, const Linear*> summed;

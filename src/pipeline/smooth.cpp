@@ -58,9 +58,9 @@ struct Change {
   at::Tensor instead;   // the new tensor itself, for a norm
 };
 
-class Smoother {
+class Smoothing {
  public:
-  Smoother(const Model& model, std::map<std::string, at::Tensor> inputs, double alpha)
+  Smoothing(const Model& model, std::map<std::string, at::Tensor> inputs, double alpha)
       : model_(model), inputs_(std::move(inputs)), alpha_(alpha) {
     for (auto& layer : model.survey()) {
       for (Linear& linear : layer) linears_.emplace(linear.name, std::move(linear));
@@ -174,7 +174,7 @@ class Smoother {
   std::map<std::string, Change> changes_;
 };
 
-uint64_t write(const Checkpoint& source, const Smoother& smoother, const fs::path& folder) {
+uint64_t write(const Checkpoint& source, const Smoothing& smoother, const fs::path& folder) {
   std::vector<PlannedTensor> plan;
   for (const auto& [name, tensor] : source.tensors()) plan.push_back({name, tensor.dtype, tensor.shape});
   ModelWriter writer(folder, plan, kShardBytesMax);
@@ -229,7 +229,7 @@ Smoothed smooth(const SmoothJob& job, ThreadPool& pool, Log& log) {
   refuse_foreign_ids(rows.rows, model.spec().vocab, job.calibration);
   log.info(rows.policy);
 
-  Smoother smoother(model, measure_inputs(model, rows, job, pool, log), job.alpha);
+  Smoothing smoother(model, measure_inputs(model, rows, job, pool, log), job.alpha);
   for (size_t i = 0; i < folds.size(); ++i) {
     for (const ChannelFold& fold : folds[i]) smoother.fold(model.layer_prefix(static_cast<int64_t>(i)), fold);
   }

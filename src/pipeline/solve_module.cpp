@@ -16,15 +16,16 @@ QuantizedLinear solve_unnamed(const PackSource& source, const Factor* factor, co
                               int64_t tokens, const SolveSettings& settings, ThreadPool& pool) {
   const GridOptions& grid = settings.options.grid;
   if (factor == nullptr) return solve_rtn(source.weight, grid, pool);
-  if (tokens > 0 && factor->ok()) {
+  if (tokens > 0 && settings.lacking.empty() && factor->ok()) {
     QuantizedLinear solved = solve_gptq(source.weight, *factor, tokens, settings.options, pool);
     if (settings.options.refine > 0) refine(solved, source.weight, hessian, settings.options, pool);
     return solved;
   }
   QuantizedLinear result = solve_fallback(source.weight, grid, settings.fallback, pool);
-  result.fallback =
-      str(to_text(settings.fallback.strategy), ": ",
-          tokens == 0 ? "no calibration tokens" : "Hessian does not factor with damping below 1");
+  result.fallback = str(to_text(settings.fallback.strategy), ": ",
+                        !settings.lacking.empty() ? settings.lacking
+                        : tokens == 0             ? std::string("no calibration tokens")
+                                      : std::string("Hessian does not factor with damping below 1"));
   result.damp_attempts = factor->attempts;
   return result;
 }

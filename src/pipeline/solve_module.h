@@ -27,7 +27,7 @@ struct SolveSettings {
   const LinearFormat& format;
   const SolveOptions& options;
   const FallbackOptions& fallback;
-  bool compat_gptqmodel = false;
+  std::string lacking = {};  // why the module does without its Hessian; empty: it need not
 };
 
 // `factor` of the module's input over `tokens` rows, nullptr for plain rounding, and its Hessian, which only the last pass over

@@ -80,14 +80,17 @@ class Verifier {
   // Where config.json does not say it, the tensors do. False where no tensor is of a quantized module.
   bool guess_format() {
     for (const LinearFormat* format : all_formats()) {
-      stored_ = {format, format->settle({}, DType::bf16).grid};
+      stored_ = {};
+      stored_.format = format;
+      stored_.grid = format->settle({}, DType::bf16).grid;
       for (const auto& [name, tensor] : checkpoint_->tensors()) {
         if (!format->module_of(name)) continue;
         if (format == &qqq_format() && !has_groups()) stored_.grid.group_size = -1;
         return true;
       }
     }
-    stored_ = {&qqq_format(), {}};
+    stored_ = {};
+    stored_.format = &qqq_format();
     return false;
   }
 
@@ -131,7 +134,7 @@ class Verifier {
   std::vector<Linear> survey() {
     Weights::Survey survey;
     survey.is_packed = [this](const std::string& module) {
-      return stored_.format->holds(*checkpoint_, module);
+      return stored_.of(module).format->holds(*checkpoint_, module);
     };
     std::vector<Linear> linears;
     architecture_known_ = attempt([&] {
@@ -140,10 +143,13 @@ class Verifier {
       for (auto& layer : model.survey(survey)) {
         for (Linear& linear : layer) linears.push_back(std::move(linear));
       }
+      if (stored_.head && holds_head()) linears.push_back(model.head());
     });
     for (std::string& line : survey.problems) problem(std::move(line));
     return linears;
   }
+
+  bool holds_head() const { return stored_.of(kHeadName).format->holds(*checkpoint_, kHeadName); }
 
   void check_linears(const std::vector<Linear>& linears) {
     std::vector<std::string> names;
@@ -152,7 +158,7 @@ class Verifier {
     const bool readable = attempt([&] { excluded = excluded_modules(fields_, names, config_name_); });
     for (const Linear& linear : linears) {
       const std::string& name = linear.name;
-      if (stored_.format->holds(*checkpoint_, name)) {
+      if (stored_.of(name).format->holds(*checkpoint_, name)) {
         if (excluded.contains(name)) problem(name + ": is quantized, and excluded by config.json");
         check_packed(name, {linear.out_features, linear.in_features, linear.has_bias});
       } else if (readable && result_.stored && !excluded.contains(name) &&
@@ -167,13 +173,14 @@ class Verifier {
     LinearShape with_bias = shape;
     with_bias.has_bias = true;
     bool own_weight = false;
-    for (const PlannedTensor& part : stored_.format->parts(with_bias, stored_.grid)) {
+    const ModuleFormat& stored = stored_.of(name);
+    for (const PlannedTensor& part : stored.format->parts(with_bias, stored.grid)) {
       checked_.insert(name + "." + part.name);
       own_weight = own_weight || part.name == "weight";
     }
     if (!own_weight && checkpoint_->contains(name + ".weight"))
       problem(name + ": is stored twice, as .weight and quantized");
-    ModuleCheck check = stored_.format->check(*checkpoint_, name, shape, stored_.grid);
+    ModuleCheck check = stored.format->check(*checkpoint_, name, shape, stored.grid);
     for (std::string& line : check.problems) problem(std::move(line));
     result_.int8_saturated += check.saturated;
     ++result_.modules;
@@ -189,11 +196,10 @@ class Verifier {
       if (!module || !known.insert(*module).second) continue;
       if (architecture_known_)
         problem(quote_name(*module) + ": is quantized, but no linear layer of this model");
-      if (const auto shape = stored_.format->shape_of(*checkpoint_, *module, stored_.grid))
+      if (const auto shape = stored_.format->shape_of(*checkpoint_, *module, stored_.of(*module).grid))
         check_packed(*module, *shape);
     }
-    if (fields_.is_object() && fields_.value("lm_head", Json()) == true &&
-        checkpoint_->contains("lm_head.weight"))
+    if (result_.stored && result_.stored->head && !holds_head())
       problem("lm_head: is not quantized, though config.json says so");
   }
 
@@ -218,7 +224,7 @@ class Verifier {
   Json fields_;
   Progress progress_;
   Verification result_;
-  StoredFormat stored_{&qqq_format(), {}};
+  StoredFormat stored_{{&qqq_format(), {}}};
   bool architecture_known_ = false;
   std::set<std::string> checked_;  // tensors of quantized modules
 };
@@ -270,8 +276,9 @@ std::vector<std::string> compare_with_source(const Checkpoint& output, const Che
         continue;
       }
       const std::string& name = linear.name;
+      if (plan.untied && name == kHeadName) needed.insert(linear.tensor_name());
       replaced[linear.tensor_name()];
-      for (const PlannedTensor& part : plan.format->parts(module.shape(), module.solve.grid)) {
+      for (const PlannedTensor& part : module.format->parts(module.shape(), module.solve.grid)) {
         replacements.insert(name + "." + part.name);
         replaced[part.name == "bias" ? linear.bias_name() : linear.tensor_name()].push_back(name + "." +
                                                                                             part.name);

@@ -11,7 +11,7 @@ namespace gramian {
 namespace {
 
 // Opens a module whose packed codes are in the checkpoint.
-std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Checkpoint& checkpoint,
+std::shared_ptr<const LinearOp> open_packed(const ModuleFormat& stored, const Checkpoint& checkpoint,
                                             const Linear& linear, at::ScalarType dtype,
                                             const QqqRuntime& runtime) {
   const LinearFormat& format = *stored.format;
@@ -36,6 +36,19 @@ std::shared_ptr<const LinearOp> open_packed(const StoredFormat& stored, const Ch
   return op;
 }
 
+// The weight of a packed head; undefined where it is plain. Logits are made in fp32 of a head in the model's type.
+at::Tensor decode_head(const ModuleFormat& stored, const Checkpoint& checkpoint, const Linear& head,
+                       at::ScalarType dtype) {
+  const LinearFormat& format = *stored.format;
+  if (!format.holds(checkpoint, head.name)) return {};
+  const LinearShape shape{head.out_features, head.in_features, false};
+  const PackedParts parts = load_parts(format, checkpoint, head.name, shape, stored.grid);
+  at::Tensor weight =
+      format.unpack(parts, shape.out_features, shape.in_features, stored.grid, head.name).weight.to(dtype);
+  drop_parts(format, checkpoint, head.name, shape, stored.grid);
+  return weight;
+}
+
 Model open_model(const std::filesystem::path& folder, const OpenOptions& options,
                  std::shared_ptr<ThreadPool> pool) {
   auto checkpoint = std::make_shared<const Checkpoint>(folder);
@@ -55,7 +68,11 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
     model_options.quantized = [stored = *stored, dtype = model_options.dtype,
                                runtime = QqqRuntime{std::move(pool)}](const Checkpoint& source,
                                                                       const Linear& linear) {
-      return open_packed(stored, source, linear, dtype, runtime);
+      return open_packed(stored.of(linear.name), source, linear, dtype, runtime);
+    };
+    model_options.quantized_head = [stored = *stored, dtype = model_options.dtype](const Checkpoint& source,
+                                                                                   const Linear& head) {
+      return decode_head(stored.of(head.name), source, head, dtype);
     };
   }
   return {std::move(checkpoint), model_options};

@@ -1,6 +1,7 @@
 #include "solve/fallback.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -127,6 +128,22 @@ FallbackStrategy parse_fallback_strategy(const std::string& text) {
   }
   throw Error(ErrorKind::invalid_argument, "--fallback", str("'", text, "' is not known"),
               "choose one of: " + listed(kStrategies, [](const char* name) { return name; }));
+}
+
+FallbackThreshold parse_fallback_threshold(const std::string& text) {
+  FallbackThreshold threshold;
+  threshold.percent = text.ends_with('%');
+  const char* const end = text.data() + text.size() - (threshold.percent ? 1 : 0);
+  const auto [rest, fault] = std::from_chars(text.data(), end, threshold.value);
+  const double most = threshold.percent ? 100 : 1e15;
+  if (fault != std::errc() || rest != end || !(threshold.value >= 0 && threshold.value <= most))
+    throw Error(ErrorKind::invalid_argument, "--fallback-threshold", str("'", text, "' is no threshold"),
+                "tokens, like 200, or a share of the calibration, like 0.5%");
+  return threshold;
+}
+
+std::string to_text(const FallbackThreshold& threshold) {
+  return str(threshold.value, threshold.percent ? "%" : "");
 }
 
 const char* to_text(FallbackStrategy strategy) { return kStrategies[static_cast<size_t>(strategy)]; }

@@ -22,9 +22,22 @@ enum class FallbackStrategy {
   stdclip,   // three standard deviations to either side of the mean
 };
 
+// Below how many calibration tokens a module does without its Hessian.
+struct FallbackThreshold {
+  double value = 1;  // tokens, or percent of all of the calibration
+  bool percent = false;
+  double tokens(int64_t all) const { return percent ? value / 100 * static_cast<double>(all) : value; }
+  bool operator==(const FallbackThreshold&) const = default;
+};
+// "0.5%", "200". Throws invalid_argument for what is no such number.
+FallbackThreshold parse_fallback_threshold(const std::string& text);
+std::string to_text(const FallbackThreshold& threshold);
+
 struct FallbackOptions {
   FallbackStrategy strategy = FallbackStrategy::rtn;
   Smoother smoother;
+  FallbackThreshold threshold = {};
+  bool refuse = false;  // a module without a usable Hessian ends the job instead
 };
 
 // Throws invalid_argument listing what is known.

@@ -22,8 +22,8 @@ REPORT = "gramian-report.json"
 # The program sets this for itself by starting once more (src/cli/openmp.cpp), which would be half of what most commands here take.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1}
-DTYPE_CODE = {"F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "U8": "B"}
+DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "I8": 1}
+DTYPE_CODE = {"F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "U8": "B", "I8": "b"}
 
 
 # ---- running -------------------------------------------------------------------------------------------------------

@@ -241,14 +241,15 @@ class Quantize(e2e.GramianTestCase):
         for verb, flags in {
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--format", "--bits", "--activation-bits", "--sym", "--asym", "--order", "--desc-act", "--fallback",
-                             "--fallback-smoother", "--refine", "--no-refine-scales",
+                             "--fallback-smoother", "--refine", "--no-refine-scales", "--fallback-threshold", "--no-fallback",
+                             "--lm-head-bits", "--untie", "--recipe", "--target",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
                              "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume",
                              "--no-shared-inputs", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", "--per-row", *forward, *rows],
                 "compare": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
-                "inspect": ["--cpu", "--plan"],
+                "inspect": ["--cpu", "--plan", "--recipe"],
                 "smooth": ["--output", "--calibration", "--alpha", "--force", "--batch", "--dtype", *rows],
                 "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")

@@ -69,6 +69,23 @@ class Interrupted(e2e.GramianTestCase):
         self.assertEqual(digests(self.journal(out)), before)
         self.assertFalse(out.exists())
 
+    def test_killed_before_the_head(self):
+        """The head is one more step: its input is kept like a layer's."""
+        model = TinyModel(vocab=4096, tied=False, layers=2).write(self.path("wide"))
+        flags = ("--method", "gptq", "--lm-head-bits", 8)
+        expected, _ = self.unbroken(*flags, model=model)
+        for layers in (1, 2):
+            out = self.path(f"out{layers}")
+            process = self.start(*self.command(out, *flags, model=model))
+            while not (self.journal(out) / f"layer-{layers - 1:05d}.json").exists() and process.poll() is None:
+                time.sleep(0.002)
+            process.kill()
+            process.communicate(timeout=60)
+            if not out.exists():
+                report, _ = self.go_on(out, *flags, model=model)
+                self.assertIn(report["resumed_at_layer"], (layers, layers + 1))
+            self.assertEqual(content(out), content(expected))
+
     def test_killed_at_random_moments(self):
         """Whatever the moment, the same command ends with the bytes of an unbroken run."""
         source = random.Random(SEED)

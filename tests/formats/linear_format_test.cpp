@@ -155,6 +155,46 @@ TEST(LinearFormats, WhatAFormatCannotHoldIsRefused) {
   EXPECT_EQ(error_of([] { find_format("awq"); }).kind(), ErrorKind::invalid_argument);
 }
 
+// Rules of other tools: negative ones apart, the first that matches counts.
+TEST(LinearFormats, RulesAreReadInTheirOrder) {
+  const Json fields = {{"quant_method", "gptq"},
+                       {"bits", 4},
+                       {"group_size", 128},
+                       {"dynamic",
+                        {{"-:.*k_proj", Json::object()},
+                         {"+:.*\\.down_proj", {{"bits", 8}, {"group_size", 64}, {"mse", 2.4}}},
+                         {".*_proj", {{"sym", false}}},
+                         {"lm_head", {{"bits", 2}}}}},
+                       {"lm_head", true}};
+  const auto stored = stored_format({{"quantization_config", fields}}, "config.json");
+  ASSERT_TRUE(stored);
+  EXPECT_TRUE(stored->head);
+  const GridOptions down = stored->of("model.layers.0.mlp.down_proj").grid;
+  EXPECT_EQ(down.bits, 8);
+  EXPECT_EQ(down.group_size, 64);
+  EXPECT_TRUE(down.symmetric);
+  EXPECT_FALSE(stored->of("model.layers.0.mlp.up_proj").grid.symmetric);
+  EXPECT_EQ(stored->of("lm_head").grid.bits, 2);
+  EXPECT_EQ(stored->of("model.other").grid.bits, 4);
+
+  const Json weights = {{"num_bits", 4}, {"type", "int"}, {"symmetric", true}, {"strategy", "channel"}};
+  Json wide = weights;
+  wide["num_bits"] = 8;
+  const Json groups = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "pack-quantized"},
+      {"ignore", {"lm_head"}},
+      {"config_groups",
+       {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}},
+        {"group_1", {{"targets", {"re:.*down_proj", "model.layers.1.mlp.up_proj"}}, {"weights", wide}}}}}};
+  const auto several = stored_format({{"quantization_config", groups}}, "config.json");
+  ASSERT_TRUE(several);
+  EXPECT_FALSE(several->head);
+  EXPECT_EQ(several->of("model.layers.0.mlp.down_proj").grid.bits, 8);
+  EXPECT_EQ(several->of("model.layers.1.mlp.up_proj").grid.bits, 8);
+  EXPECT_EQ(several->of("model.layers.11.mlp.up_proj").grid.bits, 4);
+}
+
 TEST(LinearFormats, ConfigurationsThatAreNotReadAreRefused) {
   const auto refused = [](const Json& fields) {
     return error_of([&] { stored_format({{"quantization_config", fields}}, "config.json"); });
@@ -165,8 +205,9 @@ TEST(LinearFormats, ConfigurationsThatAreNotReadAreRefused) {
                                    {"group_size", 0},
                                    {"sym", "yes"},
                                    {"checkpoint_format", "marlin"},
-                                   {"lm_head", true},
-                                   {"dynamic", {{".*v_proj", {{"bits", 8}}}}}}) {
+                                   {"lm_head", "yes"},
+                                   {"dynamic", {{".*v_proj", {{"bits", 5}}}}},
+                                   {"dynamic", {{".*v_proj", 8}}}}) {
     Json fields = gptq;
     fields[key] = value;
     EXPECT_EQ(refused(fields).kind(), ErrorKind::unsupported) << key << " " << value;

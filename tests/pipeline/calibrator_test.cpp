@@ -237,6 +237,49 @@ TEST(Calibrator, NeverReadsTheHead) {
   EXPECT_EQ(pauses, 8);
 }
 
+// The head's Hessian is that of the last norm's outputs, with all layers' replaced weights before it.
+TEST_F(CalibratorTest, TheHeadReadsTheLastNorm) {
+  at::Tensor expected = tensor::zeros({32, 32}, at::kDouble);
+  for (const TokenRow& row : rows_) {
+    const BatchContext context = model_.context({row});
+    at::Tensor hidden = model_.embed(model_.pack_rows({row}));
+    for (int64_t i = 0; i < model_.spec().layers(); ++i) {
+      const auto layer = model_.load_layer(i);
+      Execution execution(layer->forward(std::move(hidden), context));
+      while (Pause* pause = execution.advance()) {
+        for (Linear* module : pause->modules) module->op = std::make_shared<Halved>(model_, module->name);
+        multiply(*pause);
+      }
+      hidden = execution.result();
+    }
+    const at::Tensor normed = model_.final_norm(hidden).to(at::kDouble);
+    expected.add_(normed.t().matmul(normed));
+  }
+  for (const int lanes : {1, 3}) {
+    Calibrator calibrator(model_, rows_, {.batch = 2, .lanes = lanes});
+    for (int64_t i = 0; i < model_.spec().layers(); ++i) {
+      const auto layer = model_.load_layer(i);
+      calibrator.run_layer(i, *layer, [&](const PauseStatistics& statistics) {
+        for (Linear* module : statistics.modules) module->op = std::make_shared<Halved>(model_, module->name);
+      });
+    }
+    Linear head = model_.head();
+    EXPECT_EQ(head.name, "lm_head");
+    EXPECT_EQ(head.out_features, 50);
+    int calls = 0;
+    const int64_t before = calibrator.accumulations();
+    calibrator.run_head(head, [&](const PauseStatistics& statistics) {
+      ++calls;
+      EXPECT_EQ(statistics.tokens, calibrator.tokens());
+      EXPECT_EQ(statistics.modules, std::vector<Linear*>{&head});
+      const at::Tensor sum = expected.mul(2.0 / static_cast<double>(statistics.tokens));
+      EXPECT_LT(max_difference(statistics.hessian, sum) / sum.abs().max().item<double>(), 1e-5);
+    });
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(calibrator.accumulations() - before, calibrator.batches());
+  }
+}
+
 TEST_F(CalibratorTest, EveryWayOfWaitingGivesTheSameBytes) {
   const testing_support::TemporaryFolder scratch;
   // Wide enough that tensors fill pages, which is what is counted and put into files.

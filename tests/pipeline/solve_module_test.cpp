@@ -91,6 +91,28 @@ TEST_F(SolveModuleTest, FallbacksAreMarked) {
   EXPECT_TRUE(unfactored.quantized.codes.equal(solve(nullptr, 0).quantized.codes));
 }
 
+// GPT-2's Conv1D and stacked experts are stored [in, out]: what is packed must not depend on how a weight lies in memory.
+TEST_F(SolveModuleTest, TransposedWeightsGiveTheSameTensors) {
+  const at::Tensor plain = source_.weight;
+  for (const bool compat : {false, true}) {
+    source_.weight = plain;
+    const SolvedModule expected = solve(&factor_, kTokens, compat);
+    source_.weight = plain.t().contiguous().t();
+    ASSERT_FALSE(source_.weight.is_contiguous());
+    const SolvedModule solved = solve(&factor_, kTokens, compat);
+    for (const auto& [name, tensor] : expected.packed)
+      EXPECT_TRUE(solved.packed.at(name).equal(tensor)) << name;
+    EXPECT_EQ(solved.packed.at("s_channel").sizes(), at::IntArrayRef({1, kOut}));
+  }
+}
+
+TEST_F(SolveModuleTest, TooFewTokensAreAReason) {
+  const SolveSettings settings{qqq_format(), options_, fallback_, "3 calibration tokens, fewer than 5"};
+  const SolvedModule few = solve_module(source_, &factor_, hessian_, kTokens, settings, pool_);
+  EXPECT_EQ(few.quantized.fallback, "rtn: 3 calibration tokens, fewer than 5");
+  EXPECT_TRUE(few.quantized.codes.equal(solve(nullptr, 0).quantized.codes));
+}
+
 TEST_F(SolveModuleTest, CompensationBeatsRoundingOnTheCalibrationRows) {
   const auto error = [&](const SolvedModule& solved) {
     const at::Tensor difference = next_weight(solved, at::kFloat).sub(source_.weight.to(at::kFloat));

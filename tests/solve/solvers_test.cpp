@@ -226,6 +226,18 @@ TEST(Gptq, ConfiguredGroupSizeDecidesTheFormulas) {
   EXPECT_EQ(grouped.codes.min().item<int8_t>(), -8);
 }
 
+TEST(Gptq, StaticGroupsOfWholeRowsChangeNothing) {
+  ThreadPool pool(1);
+  const at::Tensor weight = noise(16, 256, 28);
+  const Factor factor = factorize(hessian(256, 500, 29), 0.005, 0.001);
+  SolveOptions options{.grid = {.group_size = -1}};
+  const QuantizedLinear plain = solve_gptq(weight, factor, 500, options, pool);
+  options.static_groups = true;
+  const QuantizedLinear fixed = solve_gptq(weight, factor, 500, options, pool);
+  EXPECT_TRUE(fixed.codes.equal(plain.codes));
+  EXPECT_TRUE(fixed.scale.equal(plain.scale));
+}
+
 TEST(Gptq, WeightTypesAndCallersMemory) {
   ThreadPool pool(1);
   const Factor factor = factorize(hessian(128, 300, 26), 0.005, 0.001);

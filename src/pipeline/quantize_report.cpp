@@ -1,0 +1,80 @@
+// QuantizeRun::report(): what docs/report.md describes.
+#include "pipeline/quantize_run.h"
+#include "stats/gram.h"
+
+namespace gramian {
+using Json = nlohmann::ordered_json;
+
+Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
+  int64_t source_weights = 0;
+  for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
+    source_weights += tensor.values();
+  }
+  Json json;
+  json["gramian"] = GRAMIAN_VERSION;
+  json["method"] = method.name;
+  json["format"] = plan_.format->name();
+  json["bits"] = plan_.solve.grid.bits;
+  json["symmetric"] = plan_.solve.grid.symmetric;
+  json["activation_bits"] = plan_.solve.grid.activation_bits;
+  json["group_size"] = plan_.solve.grid.group_size;
+  json["mse"] = plan_.solve.grid.mse;
+  if (method.needs_hessian) {
+    json["damp_percent"] = plan_.solve.damp_percent;
+    json["order"] = to_text(plan_.solve.order);
+    json["static_groups"] = plan_.solve.static_groups;
+    json["refine"] = plan_.solve.refine;
+    json["refine_scales"] = plan_.solve.refine_scales;
+  }
+  json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
+  json["dtype"] = c10::toString(model_.dtype());
+  json["source_scan"] = !job_.skip_scan;
+  json["rows_asked"] = rows.asked ? Json(*rows.asked) : Json(nullptr);
+  json["rows"] = rows.rows.size();
+  json["rows_blank"] = rows.blank;
+  json["rows_split"] = rows.split;
+  json["rows_policy"] = rows.policy;
+  json["sequence_length"] = rows.sequence_length ? Json(*rows.sequence_length) : Json(nullptr);
+  json["tokens_asked"] =
+      rows.asked && rows.sequence_length ? Json(*rows.asked * *rows.sequence_length) : Json(nullptr);
+  json["tokens"] = tokens_;
+  json["batches"] = batches_;
+  json["lanes"] = job_.lanes;
+  LayerRecord total;
+  for (const LayerRecord& layer : done_) total.add(layer);
+  json["linear_multiplications"] = total.linear_multiplications;
+  json["sequential"] = to_text(job_.sequential);
+  json["statistics"] = job_.statistics.empty() ? Json(nullptr) : Json(job_.statistics.string());
+  if (method.needs_hessian) {
+    const AccumulationSettings& sums = job_.accumulation;
+    json["hessian_input_dtype"] = to_text(sums.input);
+    json["staging_dtype"] = sums.staging ? Json(to_text(*sums.staging)) : Json(nullptr);
+    json["chunk_size"] = sums.chunk_size > 0 ? Json(sums.chunk_size) : Json(nullptr);
+    json["chunk_bytes"] = sums.chunk_bytes > 0 ? Json(sums.chunk_bytes) : Json(nullptr);
+    json["hessian_products"] = resolve_on_cpu(sums, model_.dtype()).bf16_products ? "bfloat16" : "float32";
+  }
+  if (method.needs_hessian) {
+    Json& shared = json["shared_inputs"] = shared_.to_json();
+    shared["adopted"] = total.adopted;
+    shared["sums"] = total.sums;
+    shared["accumulations"] = total.accumulations;
+  }
+  json["activations_parked_bytes"] = total.parked_bytes;
+  json["fallbacks"] = total.fallbacks;
+  json["experts"] = job_.all_experts ? "all" : "routed";
+  json["min_expert_tokens"] = job_.min_expert_tokens;
+  json["experts_below_minimum"] = total.starved_experts;
+  json["skipped"] = plan_.skipped();
+  json["bits_per_weight"] =
+      static_cast<double>(plan_.packed_bits()) / static_cast<double>(plan_.quantized_weights());
+  json["bits_per_weight_total"] =
+      8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
+  json["weight_bytes"] = output_.weight_bytes();
+  json["verified"] = true;  // finish() has thrown otherwise
+  json["resumed_at_layer"] = resumed_at_ > 0 ? Json(resumed_at_) : Json(nullptr);
+  json["stages"] = total.stages;
+  json["modules"] = total.modules;
+  return json;
+}
+
+}  // namespace gramian
