@@ -2,6 +2,7 @@
 
 #include "base/format.h"
 #include "cli/common.h"
+#include "kernels/cpu_level.h"
 #include "runtime/run_speed.h"
 
 namespace gramian::cli {
