@@ -472,4 +472,21 @@ bool Calibrator::load(const std::filesystem::path& folder, const std::string& ex
   throw;
 }
 
+int64_t run_original(const Model& model, const std::vector<TokenRow>& rows, CalibratorOptions options,
+                     const Calibrator::Solver& work) {
+  options.sequential = Sequential::none;
+  Calibrator calibrator(model, rows, options);
+  const int64_t layers = model.spec().layers();
+  Progress progress(*options.log, "layers", layers);
+  for (int64_t i = 0; i < layers; ++i) {
+    throw_if_interrupted();
+    const auto layer = model.load_layer(i);
+    if (i + 1 < layers) model.read_ahead_layer(i + 1);
+    calibrator.run_layer(i, *layer, work);
+    model.drop_layer(i);
+    progress.update(static_cast<double>(i + 1));
+  }
+  return calibrator.tokens();
+}
+
 }  // namespace gramian

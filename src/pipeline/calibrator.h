@@ -102,4 +102,9 @@ class Calibrator {
   int64_t accumulations_ = 0;
 };
 
+// All rows through every layer of the original model, one after the other; `work` gets the statistics of each pause. `options` says
+// which, and its log shows the progress. Returns the number of tokens.
+int64_t run_original(const Model& model, const std::vector<TokenRow>& rows, CalibratorOptions options,
+                     const Calibrator::Solver& work);
+
 }  // namespace gramian

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "formats/gguf/names.h"
 #include "models/model.h"
 #include "pipeline/calibrator.h"
@@ -63,26 +62,16 @@ MeasuredImportance measure_importance(const ImportanceJob& job, ThreadPool& pool
   log.info(rows.policy);
 
   MeasuredImportance measured;
-  Calibrator calibrator(model, rows.rows,
-                        {.batch = job.batch,
-                         .lanes = job.lanes,
-                         .threads = pool.threads(),
-                         .sequential = Sequential::none,
-                         .statistic = Statistic::importance,
-                         .all_experts = job.all_experts,
-                         .log = &log});
-  const int64_t layers = model.spec().layers();
-  Progress progress(log, "layers", layers);
-  for (int64_t i = 0; i < layers; ++i) {
-    throw_if_interrupted();
-    const auto layer = model.load_layer(i);
-    if (i + 1 < layers) model.read_ahead_layer(i + 1);
-    calibrator.run_layer(i, *layer, [&](const PauseStatistics& statistics) {
-      add(statistics, model.family().model_type, measured.matrix);
-    });
-    model.drop_layer(i);
-    progress.update(static_cast<double>(i + 1));
-  }
+  measured.tokens = run_original(model, rows.rows,
+                                 {.batch = job.batch,
+                                  .lanes = job.lanes,
+                                  .threads = pool.threads(),
+                                  .statistic = Statistic::importance,
+                                  .all_experts = job.all_experts,
+                                  .log = &log},
+                                 [&](const PauseStatistics& statistics) {
+                                   add(statistics, model.family().model_type, measured.matrix);
+                                 });
   int64_t longest = 0;
   for (const TokenRow& row : rows.rows) longest = std::max(longest, static_cast<int64_t>(row.size()));
   measured.matrix.datasets = {job.calibration.filename().string()};
@@ -90,7 +79,6 @@ MeasuredImportance measure_importance(const ImportanceJob& job, ThreadPool& pool
   measured.matrix.chunk_size = static_cast<uint32_t>(rows.sequence_length.value_or(longest));
   measured.without_data = find_without_data(measured.matrix);
   measured.rows = static_cast<int64_t>(rows.rows.size());
-  measured.tokens = calibrator.tokens();
   return measured;
 }
 

@@ -27,27 +27,18 @@ constexpr uint64_t kShardBytesMax = uint64_t{4} << 30;
 std::map<std::string, at::Tensor> measure_inputs(const Model& model, const RowSet& rows, const SmoothJob& job,
                                                  ThreadPool& pool, Log& log) {
   std::map<std::string, at::Tensor> inputs;
-  Calibrator calibrator(model, rows.rows,
-                        {.batch = job.batch,
-                         .lanes = job.lanes,
-                         .threads = pool.threads(),
-                         .sequential = Sequential::none,
-                         .statistic = Statistic::importance,
-                         .log = &log});
-  const int64_t layers = model.spec().layers();
-  Progress progress(log, "layers", layers);
-  for (int64_t i = 0; i < layers; ++i) {
-    throw_if_interrupted();
-    const auto layer = model.load_layer(i);
-    if (i + 1 < layers) model.read_ahead_layer(i + 1);
-    calibrator.run_layer(i, *layer, [&](const PauseStatistics& statistics) {
-      if (statistics.tokens == 0) return;
-      const at::Tensor mean = statistics.squares.cpu().div(static_cast<double>(statistics.tokens)).sqrt();
-      for (const Linear* module : statistics.modules) inputs[module->name] = mean;
-    });
-    model.drop_layer(i);
-    progress.update(static_cast<double>(i + 1));
-  }
+  run_original(model, rows.rows,
+               {.batch = job.batch,
+                .lanes = job.lanes,
+                .threads = pool.threads(),
+                .statistic = Statistic::importance,
+                .log = &log},
+               [&](const PauseStatistics& statistics) {
+                 if (statistics.tokens == 0) return;
+                 const at::Tensor mean =
+                     statistics.squares.cpu().div(static_cast<double>(statistics.tokens)).sqrt();
+                 for (const Linear* module : statistics.modules) inputs[module->name] = mean;
+               });
   return inputs;
 }
 
