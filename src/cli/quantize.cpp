@@ -68,11 +68,11 @@ void run(Flags& flags, const Common& common) {
   const auto pool = common.pool();
   QuantizeJob& job = flags.job;
   if (!flags.calibration.empty()) job.calibration = flags.calibration;
+  job.compat_gptqmodel = !flags.compat.empty();
   settle_solve(flags.solve, job);
   job.accumulation = flags.accumulation.settings(job.accumulation);
   job.rows = flags.rows.options(128);
   job.lanes = parse_lanes(flags.lanes);
-  job.compat_gptqmodel = !flags.compat.empty();
   if (!flags.sequential.empty()) job.sequential = parse_sequential(flags.sequential);
   job.all_experts = flags.experts == "all";
   job.budget.activations = parse_activations(flags.activations);

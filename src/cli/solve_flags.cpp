@@ -58,9 +58,8 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
           "Columns that share a scale: 128 (default), -1 for a whole row; qqq has these two, other formats "
           "16 to 1024")
       ->check(CLI::IsMember({-1, 16, 32, 64, 128, 256, 512, 1024}));
-  verb.add_option(
-          "--mse", flags.settings.mse,
-          "Exponent of the scale search's error; 0 scales by the largest magnitude (default 2.4; gptq: 0)")
+  verb.add_option("--mse", flags.settings.mse,
+                  "Exponent of the scale search's error; 0 scales by the largest magnitude (default 2.4)")
       ->check(number_between(0.0, 16.0));
   verb.add_option("--damp-percent", flags.settings.damp_percent,
                   "Share of the Hessian's mean diagonal added to it (default 0.005; gptq: 0.05)")
@@ -80,7 +79,7 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
                 "Take all group scales before any error compensation");
   verb.add_option("--refine", flags.settings.refine,
                   "Sweeps of a last pass over codes and scales that only lowers the error against the "
-                  "Hessian; 0: none")
+                  "Hessian; 0: none (default 2; --compat gptqmodel: 0)")
       ->check(CLI::Range(0, 100));
   verb.add_flag_callback(
       "--no-refine-scales", [&flags] { flags.settings.refine_scales = false; },
@@ -138,7 +137,7 @@ void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
   if (flags.static_groups) given.static_groups = true;
   if (flags.desc_act) given.desc_act = true;
   if (flags.order) given.order = parse_order(*flags.order);
-  ModuleSettings settings{method->defaults, {}};
+  ModuleSettings settings{job.compat_gptqmodel ? method->compat : method->defaults, {}};
   job.recipe_problems.check([&] { settings = patched(settings, recipe.defaults); });
   settings = patched(settings, given);
   job.solve = settings.solve;

@@ -4,6 +4,12 @@
 #include "base/format.h"
 
 namespace gramian {
+namespace {
+
+// Sweeps beyond the second gain next to nothing (docs/quality.md).
+constexpr int kRefine = 2;
+
+}  // namespace
 
 const std::vector<Method>& all_methods() {
   static const std::vector<Method> kMethods{
@@ -11,13 +17,19 @@ const std::vector<Method>& all_methods() {
        "GPTQ error compensation for 4-bit weights and 8-bit activations",
        true,
        "qqq",
+       {.grid = {.activation_bits = 8}, .refine = kRefine},
        {.grid = {.activation_bits = 8}}},
       {"gptq",
        "GPTQ error compensation on an integer grid of 2, 3, 4 or 8 bits",
        true,
        "gptq",
+       {.grid = {},
+        .damp_percent = 0.05,
+        .damp_step = 0.01,
+        .order = ColumnOrder::group_aware,
+        .refine = kRefine},
        {.grid = {.mse = 0}, .damp_percent = 0.05, .damp_step = 0.01, .order = ColumnOrder::group_aware}},
-      {"rtn", "plain rounding, without calibration: the floor to compare with", false, "qqq", {}},
+      {"rtn", "plain rounding, without calibration: the floor to compare with", false, "qqq", {}, {}},
   };
   return kMethods;
 }

@@ -14,6 +14,7 @@ struct Method {
   bool needs_hessian = false;
   const char* format = "qqq";  // where none is asked for
   SolveOptions defaults;
+  SolveOptions compat = {};  // the peer's, under --compat gptqmodel
 };
 
 // Throws invalid_argument listing the known names.

@@ -59,6 +59,7 @@ class ChunkRefine {
     outcome.before = objective();
     for (int sweep = 0; sweep < plan_.options.refine && visit(&outcome.changed); ++sweep) {
     }
+    round_dead_columns();
     if (module.channel_scale.defined()) {
       take_two_scales();
       for (int sweep = 0; sweep < std::min(plan_.options.refine, kTwoScaleSweeps) && visit(&outcome.changed);
@@ -191,12 +192,26 @@ class ChunkRefine {
     return moved;
   }
 
+  // Columns that calibration never excited are rounded, with the scale that their group has now.
+  void round_dead_columns() {
+    if (plan_.options.clear_dead_columns) return;
+    for (int64_t j = 0; j < plan_.columns; ++j) {
+      if (plan_.hessian[j * plan_.columns + j] > 0) continue;
+      for (int64_t r = 0; r < rows_; ++r) {
+        const int64_t at = plan_.group[j] * kBlockRows + r;
+        const float before = weight_of(j, r), weight = plan_.weight[(first_row_ + r) * plan_.columns + j];
+        codes_[j * kBlockRows + r] = std::nearbyint(std::clamp(weight / scale_[at], least_[at], most_[at]));
+        gradient_[j * kBlockRows + r] -= plan_.damp * (weight_of(j, r) - before);
+      }
+    }
+  }
+
   // H + λI and the gradient of a block of columns.
   void load_block(int64_t begin, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const float* row = plan_.hessian + (begin + i) * plan_.columns + begin;
       std::copy_n(row, count, block_.begin() + i * kBlockColumns);
-      // A column that calibration never excited stays as it was rounded.
+      // A column that calibration never excited is not visited.
       if (row[i] > 0) block_[i * kBlockColumns + i] += plan_.damp;
     }
     std::copy_n(gradient_.begin() + begin * kBlockRows, count * kBlockRows, local_.begin());

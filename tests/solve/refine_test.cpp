@@ -87,6 +87,18 @@ TEST_P(RefineTest, KeepsTheGridAndItsZeros) {
   EXPECT_TRUE(module.scale.to(options_.grid.scale_type).to(at::kFloat).equal(module.scale));
 }
 
+TEST_P(RefineTest, DeadColumnsAreRoundedWithTheScalesAtTheEnd) {
+  hessian_.slice(0, 3, 5).zero_();
+  hessian_.slice(1, 3, 5).zero_();
+  factor_ = factorize(hessian_, options_.damp_percent, options_.damp_step);
+  options_.refine = 2;
+  const QuantizedLinear module = solved();
+  const at::Tensor off = module.weight().sub(weight_).slice(1, 3, 5).abs();
+  // Inside the grid no weight is farther than half a step.
+  const at::Tensor inside = module.codes.slice(1, 3, 5).abs().lt((1 << (module.bits - 1)) - 1);
+  EXPECT_LE(off.div(module.scale.slice(1, 0, 1)).masked_select(inside).max().item<float>(), 0.5f + 1e-5f);
+}
+
 TEST_P(RefineTest, BytesDoNotDependOnThreads) {
   options_.refine = 3;
   const QuantizedLinear one = solved(1), three = solved(3);
