@@ -6,13 +6,17 @@
 namespace gramian {
 namespace {
 
+// A file with thousands of faults is one that was meant for something else.
+constexpr size_t kShownMax = 50;
+
 std::string listed(const std::vector<Error>& errors) {
   std::string text = str(errors.size(), " problems:");
-  for (const Error& error : errors) {
+  for (size_t i = 0; i < std::min(errors.size(), kShownMax); ++i) {
     text += "\n- ";
-    for (const char* c = error.what(); *c != '\0'; ++c)
+    for (const char* c = errors[i].what(); *c != '\0'; ++c)
       text += *c == '\n' ? std::string("\n  ") : std::string(1, *c);
   }
+  if (errors.size() > kShownMax) text += str("\n- and ", errors.size() - kShownMax, " more");
   return text;
 }
 

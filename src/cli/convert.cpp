@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cli/common.h"
 #include "formats/checkpoint.h"
+#include "formats/linear_format.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/repack.h"
 #include "tensor/ops.h"
@@ -40,6 +41,9 @@ void run(const Flags& flags, const Common& common) {
   if (flags.repack.to != "gguf") return write_checkpoint(flags, common, log);
   check_output_file(flags.output, flags.model, flags.model);
   const Checkpoint checkpoint(flags.model);
+  if (const auto stored = stored_format(checkpoint.config(), (flags.model / "config.json").string()))
+    throw Error(ErrorKind::unsupported, flags.model.string(), "is quantized (" + describe(*stored) + ")",
+                "convert it --to bf16 first, and that to GGUF");
   const std::string name = std::filesystem::weakly_canonical(flags.model).filename().string();
   gguf::convert(checkpoint, flags.output, {.type = find_codec(flags.type), .name = name}, *pool, log);
   const gguf::File written(flags.output);

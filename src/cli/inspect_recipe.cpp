@@ -61,6 +61,8 @@ Json describe_recipe(const Model& model, const std::filesystem::path& recipe) {
   flags.recipe = recipe;
   QuantizeJob job;
   settle_solve(flags, job);
+  // A look costs nothing: what the head needs is said beside it.
+  if (job.head) job.head->untie = true;
   Problems problems = job.recipe_problems;
   std::vector<std::string> warnings;
   const LinearFormat& format = find_format(job.format);
@@ -81,6 +83,9 @@ Json describe_recipe(const Model& model, const std::filesystem::path& recipe) {
   for (const auto& layer : plan.layers) {
     for (const PlannedModule& module : layer) json["modules"].push_back(describe_module(module));
   }
+  if (job.head && model.tied())
+    warnings.emplace_back(
+        "the head is the embedding: quantize needs --untie to store a quantized one apart from it");
   json["warnings"] = warnings;
   return json;
 }

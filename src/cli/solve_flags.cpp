@@ -109,6 +109,24 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
       ->excludes(threshold);
 }
 
+namespace {
+
+// What was asked for that only error compensation knows.
+std::vector<std::string> solver_options(const SettingsPatch& flags, const SettingsPatch& recipe) {
+  std::vector<std::string> names;
+  const auto note = [&](const char* name, bool in_flags, bool in_recipe) {
+    if (in_flags || in_recipe) names.emplace_back(name);
+  };
+  note("--damp-percent", flags.damp_percent.has_value(), recipe.damp_percent.has_value());
+  note("--damp-step", flags.damp_step.has_value(), recipe.damp_step.has_value());
+  note("--order", flags.order || flags.desc_act, recipe.order || recipe.desc_act);
+  note("--static-groups", flags.static_groups.has_value(), recipe.static_groups.has_value());
+  note("--refine", flags.refine || flags.refine_scales, recipe.refine || recipe.refine_scales);
+  return names;
+}
+
+}  // namespace
+
 void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
   Recipe recipe;
   if (!flags.recipe.empty()) recipe = read_recipe(flags.recipe);
@@ -120,6 +138,16 @@ void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
     job.head.emplace();
     job.head->settings.bits = flags.head_bits;
     job.head->untie = flags.untie;
+  } else if (flags.untie) {
+    throw Error(ErrorKind::invalid_argument, "--untie", "no head is quantized",
+                "add --lm-head-bits, or lm_head: true in a recipe");
+  }
+  const auto leaves_head = [](const ModuleRule& rule) {
+    return rule.exclude && rule.pattern.matches(kHeadName);
+  };
+  if (flags.head_bits && std::any_of(job.rules.begin(), job.rules.end(), leaves_head)) {
+    job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--lm-head-bits",
+                                  "a rule of the recipe leaves lm_head as it is", "leave one of them out"));
   }
   if (recipe.sequential) job.sequential = *recipe.sequential;
   job.accumulation.staging = recipe.staging;
@@ -140,6 +168,10 @@ void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
   ModuleSettings settings{job.compat_gptqmodel ? method->compat : method->defaults, {}};
   job.recipe_problems.check([&] { settings = patched(settings, recipe.defaults); });
   settings = patched(settings, given);
+  if (!method->needs_hessian) {
+    job.unused_options = solver_options(given, recipe.defaults);
+    settings.solve.refine = 0;
+  }
   job.solve = settings.solve;
   job.fallback = settings.fallback;
   if (flags.fallback) job.fallback.strategy = parse_fallback_strategy(*flags.fallback);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "solve/refine.h"
 #include "solve/solvers.h"
 #include "stats/hessian.h"
 #include "tensor/activations.h"
@@ -193,7 +194,8 @@ SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, Thread
     if (!factor.ok()) break;
     const at::Tensor slab = part.slice(0, 0, rows).contiguous();
     const Clock clock;
-    solve_gptq(slab, factor, 1, options, pool);
+    QuantizedLinear solved = solve_gptq(slab, factor, 1, options, pool);
+    if (options.refine > 0) refine(solved, slab, hessian, options, pool);
     cost[i] = clock.seconds() / static_cast<double>(rows);
     columns[i] = static_cast<double>(k);
   }

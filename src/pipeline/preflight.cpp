@@ -133,6 +133,9 @@ class Preflight {
     }
     if (!ready_.method->needs_hessian && !job_.statistics.empty())
       log_.warn(str("method ", ready_.method->name, " takes no statistics: --statistics is not used"));
+    if (!job_.unused_options.empty())
+      log_.warn(str("method ", ready_.method->name, " rounds plainly and has no use for ",
+                    quote_names(job_.unused_options, 10)));
     for (const std::string& name : ready_.plan.skipped())
       log_.info("left unquantized: " + name + ", " + ready_.plan.find(name)->skip_reason);
     if (const auto left_out = ready_.checkpoint->side_files().left_out; !left_out.empty()) {

@@ -29,6 +29,7 @@ struct QuantizeJob {
   std::vector<ModuleRule> rules;    // of a recipe: settings of single modules
   std::optional<HeadOptions> head;  // lm_head is quantized too
   Problems recipe_problems;         // found while the recipe was read, said along with all others
+  std::vector<std::string> unused_options;  // given, though the method has no use for them
   bool one_matrix = false;  // refuse rules that split what loaders make one matrix of, instead of a warning
   // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, filled
   // zero groups (the last three set in `solve` by quantize()), batches that go on with code · scale. The product's own

@@ -119,6 +119,12 @@ SettingsPatch read_settings(RecipeFields& fields, const std::string& where, cons
       if (*order == to_text(one)) patch.order = one;
     }
   }
+  const auto says = [&](const std::optional<bool>& flag, ColumnOrder order) {
+    return flag && *flag != (patch.order == order);
+  };
+  if (patch.order && (says(patch.desc_act, ColumnOrder::activation) ||
+                      says(patch.act_group_aware, ColumnOrder::group_aware)))
+    fields.problem("order", "contradicts desc_act or act_group_aware");
   patch.static_groups = fields.boolean({"static_groups"});
   patch.mse = fields.number("mse", 0, 16);
   if (const auto sweeps = fields.whole_or_null("refine", 100)) patch.refine = static_cast<int>(*sweeps);

@@ -15,6 +15,7 @@
 #include "pipeline/calibrator.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/preflight.h"
+#include "pipeline/source_scan.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -220,6 +221,7 @@ Smoothed smooth(const SmoothJob& job, ThreadPool& pool, Log& log) {
   refuse_foreign_ids(rows.rows, model.spec().vocab, job.calibration);
   log.info(rows.policy);
 
+  scan_source(*checkpoint, {}, pool, log);
   Smoothing smoother(model, measure_inputs(model, rows, job, pool, log), job.alpha);
   for (size_t i = 0; i < folds.size(); ++i) {
     for (const ChannelFold& fold : folds[i]) smoother.fold(model.layer_prefix(static_cast<int64_t>(i)), fold);

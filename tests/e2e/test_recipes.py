@@ -146,5 +146,43 @@ dynamic:
         self.refused("inspect", self.model, "--recipe", self.path("none.yaml"), says=("none.yaml",))
 
 
+class Contradictions(e2e.GramianTestCase):
+    def setUp(self):
+        super().setUp()
+        self.model = TinyModel(tied=False).write(self.path("model"))
+        self.rows = write_rows(self.path("rows.safetensors"), random_rows(4, 16))
+
+    def recipe(self, text):
+        self.path("recipe.yaml").write_text(text)
+        return ("--recipe", self.path("recipe.yaml"))
+
+    def test_refused(self):
+        for flags, says in (((*self.recipe("method: gptq\nlm_head: true\ndynamic: {'-:lm_head': {}}\n"), "--lm-head-bits", 8),
+                             ["--lm-head-bits", "leaves lm_head as it is"]),
+                            (("--untie",), ["--untie", "no head is quantized"])):
+            self.refused_job(self.model, *flags, calibration=self.rows, says=says)
+        self.refused_job(self.model, *self.recipe("method: gptq\norder: activation\ndesc_act: false\n"), calibration=self.rows,
+                         says=["order", "contradicts"])
+        rules = "".join(f"  '.*q_proj{i}': {{bits: 8}}\n" for i in range(300))
+        result = self.refused_job(self.model, *self.recipe("method: gptq\ndynamic:\n" + rules), calibration=self.rows,
+                                  says=["300 problems", "and 250 more"])
+        self.assertLess(len(result.err.splitlines()), 60)
+
+    def test_plain_rounding_says_what_it_does_not_use(self):
+        result = self.ok("quantize", self.model, "-o", self.path("out"), "--method", "rtn", "--refine", 3, "--static-groups", "--damp-percent", 0.3)
+        for option in ("--refine", "--static-groups", "--damp-percent"):
+            self.assertIn(option, result.err)
+
+    def test_gguf_of_a_quantized_folder(self):
+        self.quantize(self.model, self.path("out"), method="rtn")
+        self.refused("convert", self.path("out"), "-o", self.path("x.gguf"), says=["is quantized (qqq", "--to bf16"])
+
+    def test_a_look_at_a_tied_head(self):
+        tied = TinyModel().write(self.path("tied"))
+        out = self.ok("inspect", tied, *self.recipe("method: gptq\nformat: compressed-tensors\nlm_head: true\n")).out
+        self.assertIn("needs --untie", out)
+        self.assertIn("lm_head", out)
+
+
 if __name__ == "__main__":
     unittest.main()
