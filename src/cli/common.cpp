@@ -71,6 +71,13 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
                 "Use the embedding as head when the checkpoint has no head");
 }
 
+void add_forward_dtype_flag(CLI::App& verb, std::string& dtype) {
+  verb.add_option(
+          "--dtype", dtype,
+          "Type of the forward: auto (bfloat16 where the CPU multiplies it), float32, bfloat16, float16")
+      ->capture_default_str();
+}
+
 void add_batch_flag(CLI::App& verb, int64_t& batch) {
   verb.add_option("--batch", batch, "Rows per forward")->check(CLI::Range(1, 1 << 20))->capture_default_str();
 }
@@ -96,6 +103,21 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
       ->check(seed_number());
   verb.add_flag("--allow-fewer", flags.allow_fewer,
                 "Accept less than half of the rows that --samples asks for");
+}
+
+RowSet EvaluationFlags::load(const std::string& verb, const std::string& what, const std::string& folder,
+                             Log& log) const {
+  if (text.empty() == rows_file.empty())
+    throw Error(ErrorKind::invalid_argument, verb, "needs exactly one of --text and --rows");
+  RowSet set = load_rows(source(), rows.options(0), folder, log);
+  log.info(str(what, ": ", set.rows.size(), " rows, ", set.tokens, " tokens; ", set.policy));
+  return set;
+}
+
+void add_evaluation_flags(CLI::App& verb, EvaluationFlags& flags) {
+  verb.add_option("--text", flags.text, "Text to evaluate on: .txt or .jsonl");
+  verb.add_option("--rows", flags.rows_file, "Ready rows to evaluate on: .safetensors with input_ids");
+  add_row_flags(verb, flags.rows, "Rows to evaluate; without it all");
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {

@@ -45,6 +45,8 @@ struct ModelFlags {
   OpenOptions open;
 };
 void add_model_flags(CLI::App& verb, ModelFlags& flags);
+// --dtype of a verb that runs a model for its statistics.
+void add_forward_dtype_flag(CLI::App& verb, std::string& dtype);
 // --batch: rows per forward.
 void add_batch_flag(CLI::App& verb, int64_t& batch);
 
@@ -57,6 +59,16 @@ struct RowFlags {
   RowOptions options(int64_t samples_default) const;
 };
 void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_help);
+
+// --text or --rows with the flags of rows: what models are evaluated on.
+struct EvaluationFlags {
+  std::string text, rows_file;
+  RowFlags rows;
+  std::filesystem::path source() const { return rows_file.empty() ? text : rows_file; }
+  // For a model in `folder`; says what they are, after `what`. Throws invalid_argument unless exactly one of the two was given.
+  RowSet load(const std::string& verb, const std::string& what, const std::string& folder, Log& log) const;
+};
+void add_evaluation_flags(CLI::App& verb, EvaluationFlags& flags);
 
 // Before the model is loaded, what would fail after it ran or replace what is read.
 void check_output_file(const std::filesystem::path& path, const std::filesystem::path& model,

@@ -8,9 +8,9 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string second, reference, text, rows_file;
+  std::string second, reference;
   int64_t batch = 8;
-  RowFlags rows;
+  EvaluationFlags evaluation;
 };
 
 // One score of the rows of both models.
@@ -55,15 +55,10 @@ std::string verdict(const Json& kl) {
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
-  const bool ready = !flags.rows_file.empty();
-  if (ready == !flags.text.empty())
-    throw Error(ErrorKind::invalid_argument, "compare", "needs exactly one of --text and --rows");
-  const std::filesystem::path source = ready ? flags.rows_file : flags.text;
-  const RowSet rows = load_rows(source, flags.rows.options(0), flags.model.folder, log);
-  log.info(str("comparison: ", rows.rows.size(), " rows, ", rows.tokens, " tokens; ", rows.policy));
+  const RowSet rows = flags.evaluation.load("compare", "comparison", flags.model.folder, log);
   ResidentModel a(flags.model.folder, flags.model.open, pool), b(flags.second, flags.model.open, pool);
   ResidentModel reference(flags.reference, flags.model.open, pool);
-  refuse_foreign_ids(rows.rows, a.model().spec().vocab, source);
+  refuse_foreign_ids(rows.rows, a.model().spec().vocab, flags.evaluation.source());
   const std::vector<EvalResult> both =
       evaluate_all({&a, &b}, &reference, rows.rows, {.batch = flags.batch}, log);
 
@@ -98,9 +93,7 @@ void add_compare(CLI::App& app) {
   add_model_flags(verb, flags->model);
   verb.add_option("second", flags->second, "The other model folder")->required();
   verb.add_option("--reference", flags->reference, "Model folder that both are to be near to")->required();
-  verb.add_option("--text", flags->text, "Text to compare on: .txt or .jsonl");
-  verb.add_option("--rows", flags->rows_file, "Ready rows to compare on: .safetensors with input_ids");
-  add_row_flags(verb, flags->rows, "Rows to compare on; without it all");
+  add_evaluation_flags(verb, flags->evaluation);
   add_batch_flag(verb, flags->batch);
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }

@@ -9,10 +9,10 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string reference, text, rows_file;
+  std::string reference;
   int64_t batch = 8;
   bool per_row = false;
-  RowFlags rows;
+  EvaluationFlags evaluation;
 };
 
 Json kl_tail(const KlTail& tail) {
@@ -36,16 +36,10 @@ Json per_row(const EvalResult& result) {
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
-  const bool ready = !flags.rows_file.empty();
-  if (ready == !flags.text.empty()) {
-    throw Error(ErrorKind::invalid_argument, "eval", "needs exactly one of --text and --rows");
-  }
-  const std::filesystem::path source = ready ? flags.rows_file : flags.text;
-  const RowSet rows = load_rows(source, flags.rows.options(0), flags.model.folder, log);
-  log.info(str("evaluation: ", rows.rows.size(), " rows, ", rows.tokens, " tokens; ", rows.policy));
+  const RowSet rows = flags.evaluation.load("eval", "evaluation", flags.model.folder, log);
 
   ResidentModel model(flags.model.folder, flags.model.open, pool);
-  refuse_foreign_ids(rows.rows, model.model().spec().vocab, source);
+  refuse_foreign_ids(rows.rows, model.model().spec().vocab, flags.evaluation.source());
   std::optional<ResidentModel> reference;
   if (!flags.reference.empty()) reference.emplace(flags.reference, flags.model.open, pool);
   const EvalResult result =
@@ -87,11 +81,9 @@ void add_eval(CLI::App& app) {
   CLI::App& verb =
       *app.add_subcommand("eval", "Perplexity of a model, and its KL divergence from a reference");
   add_model_flags(verb, flags->model);
-  verb.add_option("--text", flags->text, "Text to evaluate on: .txt or .jsonl");
-  verb.add_option("--rows", flags->rows_file, "Ready rows to evaluate on: .safetensors with input_ids");
   verb.add_option("--reference", flags->reference, "Model folder to compare with");
   verb.add_flag("--per-row", flags->per_row, "List every row's mean scores in the document of --json");
-  add_row_flags(verb, flags->rows, "Rows to evaluate; without it all");
+  add_evaluation_flags(verb, flags->evaluation);
   add_batch_flag(verb, flags->batch);
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }

@@ -74,10 +74,7 @@ void add_imatrix(CLI::App& app) {
       ->check(CLI::ExistingFile);
   add_row_flags(verb, flags->rows, "Calibration rows; without it all");
   add_batch_flag(verb, job.batch);
-  verb.add_option(
-          "--dtype", job.dtype,
-          "Type of the forward: auto (bfloat16 where the CPU multiplies it), float32, bfloat16, float16")
-      ->capture_default_str();
+  add_forward_dtype_flag(verb, job.dtype);
   verb.add_option(
           "--experts", flags->experts,
           "Tokens that an expert's importance is taken of: routed = those sent to it, all = every one")

@@ -106,10 +106,7 @@ void add_quantize(CLI::App& app) {
       ->capture_default_str();
   verb.add_option("--lanes", flags->lanes, "Where batches run: cpu:N runs N batches side by side")
       ->capture_default_str();
-  verb.add_option("--dtype", job.dtype,
-                  "Type of the forward: auto (bfloat16 where the CPU multiplies it), float32, "
-                  "bfloat16, float16")
-      ->capture_default_str();
+  add_forward_dtype_flag(verb, job.dtype);
   verb.add_option("--compat", flags->compat,
                   "Follow another tool's rules: gptqmodel (7.7.0), to compare with it")
       ->check(CLI::IsMember({"gptqmodel"}));

@@ -53,10 +53,7 @@ void add_smooth(CLI::App& app) {
   verb.add_flag("--force", job.force, "Replace an output folder that exists");
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128, or all of a file of ready rows");
   add_batch_flag(verb, job.batch);
-  verb.add_option(
-          "--dtype", job.dtype,
-          "Type of the forward: auto (bfloat16 where the CPU multiplies it), float32, bfloat16, float16")
-      ->capture_default_str();
+  add_forward_dtype_flag(verb, job.dtype);
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

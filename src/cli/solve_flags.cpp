@@ -31,6 +31,20 @@ std::string format_help() {
   return help;
 }
 
+// What was asked for that only error compensation knows.
+std::vector<std::string> solver_options(const SettingsPatch& flags, const SettingsPatch& recipe) {
+  std::vector<std::string> names;
+  const auto note = [&](const char* name, bool in_flags, bool in_recipe) {
+    if (in_flags || in_recipe) names.emplace_back(name);
+  };
+  note("--damp-percent", flags.damp_percent.has_value(), recipe.damp_percent.has_value());
+  note("--damp-step", flags.damp_step.has_value(), recipe.damp_step.has_value());
+  note("--order", flags.order || flags.desc_act, recipe.order || recipe.desc_act);
+  note("--static-groups", flags.static_groups.has_value(), recipe.static_groups.has_value());
+  note("--refine", flags.refine || flags.refine_scales, recipe.refine || recipe.refine_scales);
+  return names;
+}
+
 }  // namespace
 
 void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
@@ -108,24 +122,6 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
       ->excludes(smoother)
       ->excludes(threshold);
 }
-
-namespace {
-
-// What was asked for that only error compensation knows.
-std::vector<std::string> solver_options(const SettingsPatch& flags, const SettingsPatch& recipe) {
-  std::vector<std::string> names;
-  const auto note = [&](const char* name, bool in_flags, bool in_recipe) {
-    if (in_flags || in_recipe) names.emplace_back(name);
-  };
-  note("--damp-percent", flags.damp_percent.has_value(), recipe.damp_percent.has_value());
-  note("--damp-step", flags.damp_step.has_value(), recipe.damp_step.has_value());
-  note("--order", flags.order || flags.desc_act, recipe.order || recipe.desc_act);
-  note("--static-groups", flags.static_groups.has_value(), recipe.static_groups.has_value());
-  note("--refine", flags.refine || flags.refine_scales, recipe.refine || recipe.refine_scales);
-  return names;
-}
-
-}  // namespace
 
 void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
   Recipe recipe;

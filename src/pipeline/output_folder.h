@@ -2,6 +2,7 @@
 // configuration and report, under the final name only when complete.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -18,6 +19,9 @@ namespace gramian {
 // Throws invalid_argument when `output` is one of `inputs` or a folder that holds one (replacing it would remove what the
 // job reads), or a folder that is not empty and no checkpoint.
 void refuse_replacing(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs);
+
+// Tensor bytes of a shard.
+inline constexpr uint64_t kShardBytesMax = uint64_t{4} << 30;
 
 // Makes the folder `path` of what `write` puts into one beside it, which is synced and renamed; nothing is left behind when
 // `write` throws. `force` replaces a checkpoint that is there.

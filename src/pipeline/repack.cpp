@@ -18,8 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr uint64_t kShardBytesMax = uint64_t{4} << 30;
-
 struct Module {
   ModuleFormat stored;
   LinearShape shape;

@@ -22,8 +22,6 @@ namespace gramian {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t kShardBytesMax = uint64_t{4} << 30;
-
 // Root mean square of every column of every linear layer's input, f64 [in], over the original model.
 std::map<std::string, at::Tensor> measure_inputs(const Model& model, const RowSet& rows, const SmoothJob& job,
                                                  ThreadPool& pool, Log& log) {
@@ -52,10 +50,12 @@ struct Change {
 
 class Smoothing {
  public:
-  Smoothing(const Model& model, std::map<std::string, at::Tensor> inputs, double alpha)
+  // `linears`: what Model::survey() has found.
+  Smoothing(const Model& model, const std::vector<std::vector<Linear>>& linears,
+            std::map<std::string, at::Tensor> inputs, double alpha)
       : model_(model), inputs_(std::move(inputs)), alpha_(alpha) {
-    for (auto& layer : model.survey()) {
-      for (Linear& linear : layer) linears_.emplace(linear.name, std::move(linear));
+    for (const auto& layer : linears) {
+      for (const Linear& linear : layer) linears_.emplace(linear.name, linear);
     }
   }
 
@@ -203,7 +203,7 @@ Smoothed smooth(const SmoothJob& job, ThreadPool& pool, Log& log) {
   refuse_quantized(*checkpoint);
   refuse_encoded(*checkpoint);
   const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .quantized = {}});
-  (void)model.survey();
+  const std::vector<std::vector<Linear>> linears = model.survey();
 
   Smoothed result;
   std::vector<std::vector<ChannelFold>> folds;
@@ -222,7 +222,7 @@ Smoothed smooth(const SmoothJob& job, ThreadPool& pool, Log& log) {
   log.info(rows.policy);
 
   scan_source(*checkpoint, {}, pool, log);
-  Smoothing smoother(model, measure_inputs(model, rows, job, pool, log), job.alpha);
+  Smoothing smoother(model, linears, measure_inputs(model, rows, job, pool, log), job.alpha);
   for (size_t i = 0; i < folds.size(); ++i) {
     for (const ChannelFold& fold : folds[i]) smoother.fold(model.layer_prefix(static_cast<int64_t>(i)), fold);
   }

@@ -3,16 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <vector>
 
 #include "kernels/float16.h"
+#include "kernels/test_values.h"
 
 namespace gramian {
 namespace {
-
-constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
 // Values of a type in memory, and what they are.
 struct Values {
@@ -96,17 +94,6 @@ std::vector<std::byte> run(CpuLevel level, const Case& c, ThreadPool* pool = nul
   return out;
 }
 
-double loaded(DType type, const std::vector<std::byte>& bytes, int64_t i) {
-  float wide = 0;
-  uint16_t half = 0;
-  if (type == DType::f32) {
-    std::memcpy(&wide, bytes.data() + 4 * i, 4);
-    return wide;
-  }
-  std::memcpy(&half, bytes.data() + 2 * i, 2);
-  return widened(type, half);
-}
-
 void check(const Case& c, const std::vector<std::byte>& out) {
   const Shape& s = c.shape;
   const int64_t capacity = s.positions + kSpare;
@@ -145,7 +132,7 @@ TEST(OneQuery, IsSoftmaxAttentionAndEveryLevelGivesTheSameBits) {
                           {1, 8, 1, 33, 128, 128}, {1, 2, 2, 40, 96, 64}, {1, 6, 2, 16, 256, 128},
                           {1, 2, 1, 100, 192, 20}, {1, 5, 5, 31, 80, 80}};
   for (const Shape& shape : shapes) {
-    for (const DType type : kTypes) {
+    for (const DType type : kTestTypes) {
       const Case c = random_case(shape, type, 1, ++seed * 10);
       const std::vector<std::byte> reference = run(CpuLevel::reference, c);
       check(c, reference);

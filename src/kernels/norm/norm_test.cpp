@@ -3,18 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/float16.h"
+#include "kernels/test_values.h"
 
 namespace gramian {
 namespace {
 
 constexpr NormForm kForms[] = {NormForm::rms, NormForm::rms_offset, NormForm::rms_once, NormForm::layer};
-constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
 float rounded(DType type, double value) {
   const auto f32 = static_cast<float>(value);
@@ -31,17 +30,6 @@ std::vector<std::byte> stored(DType type, const std::vector<float>& values) {
     bytes.insert(bytes.end(), from, from + (type == DType::f32 ? 4 : 2));
   }
   return bytes;
-}
-
-float loaded(DType type, const std::vector<std::byte>& bytes, int64_t i) {
-  float wide = 0;
-  uint16_t half = 0;
-  if (type == DType::f32) {
-    std::memcpy(&wide, bytes.data() + 4 * i, 4);
-    return wide;
-  }
-  std::memcpy(&half, bytes.data() + 2 * i, 2);
-  return type == DType::f16 ? f16_to_f32(half) : bf16_to_f32(half);
 }
 
 struct Case {
@@ -99,7 +87,7 @@ double exact(const Case& given, int64_t row, int64_t i) {
 TEST(Norm, FollowsTheFormulasAndEveryLevelGivesTheSameBits) {
   uint32_t seed = 0;
   for (const NormForm form : kForms) {
-    for (const DType type : kTypes) {
+    for (const DType type : kTestTypes) {
       for (const int64_t size : {1, 2, 15, 16, 17, 31, 33, 64, 100, 1024}) {
         for (const bool bias : {false, true}) {
           if (bias && form != NormForm::layer) continue;
