@@ -3,7 +3,8 @@ function(gramian_own_code target)
   # No contraction: fused multiply-adds would make bytes depend on the CPU level. -Wrestrict gives false alarms on
   # std::string concatenation in g++ 12.
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror
-                         $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -ffp-contract=off)
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -ffp-contract=off
+                         $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${target} PRIVATE GRAMIAN_VERSION="${PROJECT_VERSION}")
   if(GRAMIAN_SANITIZE)
