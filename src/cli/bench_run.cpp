@@ -44,6 +44,7 @@ void add_bench_run(CLI::App& verb) {
   CLI::App& run = *verb.add_subcommand(
       "run", "Tokens a second of a model, for a prompt and one by one, beside the memory's read bandwidth");
   add_model_flags(run, flags->model);
+  add_adapter_flag(run, flags->model);
   const auto tokens = CLI::Range(int64_t{1}, int64_t{1} << 20);
   run.add_option("--prompt", flags->options.prompt, "Tokens of the prompt")
       ->check(tokens)

@@ -71,6 +71,13 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
                 "Use the embedding as head when the checkpoint has no head");
 }
 
+void add_adapter_flag(CLI::App& verb, ModelFlags& flags) {
+  verb.add_option("--adapter", flags.open.adapter,
+                  "Folder of LoRA adapters (PEFT: adapter_config.json, adapter_model.safetensors), run "
+                  "beside the model's "
+                  "linear layers");
+}
+
 void add_forward_dtype_flag(CLI::App& verb, std::string& dtype) {
   verb.add_option(
           "--dtype", dtype,

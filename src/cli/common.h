@@ -45,6 +45,8 @@ struct ModelFlags {
   OpenOptions open;
 };
 void add_model_flags(CLI::App& verb, ModelFlags& flags);
+// --adapter of a verb that runs one model.
+void add_adapter_flag(CLI::App& verb, ModelFlags& flags);
 // --dtype of a verb that runs a model for its statistics.
 void add_forward_dtype_flag(CLI::App& verb, std::string& dtype);
 // --batch: rows per forward.
@@ -94,5 +96,6 @@ void add_convert(CLI::App& app);
 void add_probe(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_smooth(CLI::App& app);
+void add_rotate(CLI::App& app);
 
 }  // namespace gramian::cli

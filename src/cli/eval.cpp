@@ -41,7 +41,9 @@ void run(const Flags& flags, const Common& common) {
   ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(rows.rows, model.model().spec().vocab, flags.evaluation.source());
   std::optional<ResidentModel> reference;
-  if (!flags.reference.empty()) reference.emplace(flags.reference, flags.model.open, pool);
+  OpenOptions plain = flags.model.open;
+  plain.adapter.clear();
+  if (!flags.reference.empty()) reference.emplace(flags.reference, plain, pool);
   const EvalResult result =
       evaluate(model, reference ? &*reference : nullptr, rows.rows, {.batch = flags.batch}, log);
 
@@ -81,6 +83,7 @@ void add_eval(CLI::App& app) {
   CLI::App& verb =
       *app.add_subcommand("eval", "Perplexity of a model, and its KL divergence from a reference");
   add_model_flags(verb, flags->model);
+  add_adapter_flag(verb, flags->model);
   verb.add_option("--reference", flags->reference, "Model folder to compare with");
   verb.add_flag("--per-row", flags->per_row, "List every row's mean scores in the document of --json");
   add_evaluation_flags(verb, flags->evaluation);

@@ -177,7 +177,9 @@ Json describe(const std::string& folder, const std::filesystem::path& recipe, Th
   ModelOptions options{.dtype = parse_dtype("auto"), .treat_as_tied = true, .quantized = {}};
   // Nothing is computed: what a quantized head would decode to is not asked for.
   if (stored && stored->of(kHeadName).format->holds(*checkpoint, kHeadName))
-    options.quantized_head = [](const Checkpoint&, const Linear&) { return tensor::empty({0}, at::kFloat); };
+    options.quantized_head = [](const Checkpoint&, const Linear&) {
+      return OutputHead{tensor::empty({0}, at::kFloat)};
+    };
   const Model model(checkpoint, options);
   const DecoderSpec& spec = model.spec();
   uint64_t bytes = 0;

@@ -67,6 +67,7 @@ void add_logits(CLI::App& app) {
   auto common = std::make_shared<Common>();
   CLI::App& verb = *app.add_subcommand("logits", "Logits of ready rows, for comparisons with other tools");
   add_model_flags(verb, flags->model);
+  add_adapter_flag(verb, flags->model);
   verb.add_option("--input", flags->input,
                   "Safetensors with input_ids [rows, length] and optionally attention_mask")
       ->required();

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   gramian::cli::add_inspect(app);
   gramian::cli::add_probe(app);
   gramian::cli::add_smooth(app);
+  gramian::cli::add_rotate(app);
   gramian::cli::add_quantize(app);
   gramian::cli::add_imatrix(app);
   gramian::cli::add_convert(app);

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "tensor/few_rows.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -49,19 +50,19 @@ Linear head_linear(const std::string& tensor, const DecoderSpec& spec) {
   return {tensor.substr(0, tensor.size() - kWeight.size()), spec.hidden, spec.vocab, false, nullptr, {}};
 }
 
-// The head [vocab, hidden]: the stored one, what a quantized one decodes to, or the embedding.
-at::Tensor open_head(const Weights& weights, const std::string& name, const DecoderSpec& spec,
+// The stored head, plain or quantized, or the embedding.
+OutputHead open_head(const Weights& weights, const std::string& name, const DecoderSpec& spec,
                      const ModelOptions& options, const at::Tensor& embedding) {
   const Linear head = head_linear(name, spec);
   // Somebody else checks it.
   if (options.headers != nullptr && options.headers->is_packed && options.headers->is_packed(head.name))
-    return embedding;
+    return {embedding};
   if (options.quantized_head) {
-    if (at::Tensor decoded = options.quantized_head(weights.checkpoint(), head); decoded.defined())
-      return decoded;
+    if (OutputHead packed = options.quantized_head(weights.checkpoint(), head); packed.weight.defined())
+      return packed;
   }
-  if (head_is_embedding(weights.checkpoint(), name, spec, options)) return embedding;
-  return weights.stored(name, {spec.vocab, spec.hidden});
+  if (head_is_embedding(weights.checkpoint(), name, spec, options)) return {embedding};
+  return {weights.stored(name, {spec.vocab, spec.hidden})};
 }
 
 bool has_final_gate(const DecoderSpec& spec) {
@@ -69,7 +70,7 @@ bool has_final_gate(const DecoderSpec& spec) {
 }
 
 Weights open_weights(const std::shared_ptr<const Checkpoint>& checkpoint, const ModelOptions& options) {
-  const Weights weights(checkpoint, options.dtype, options.quantized, options.keep_experts);
+  const Weights weights(checkpoint, options.dtype, options.quantized, options.keep_experts, options.decorate);
   return options.headers == nullptr ? weights : weights.surveying(*options.headers);
 }
 
@@ -224,21 +225,31 @@ void Model::read_ahead_layer(int64_t index) const {
 
 void Model::drop_embedding() const { checkpoint().tensor(prefix_ + "embed_tokens.weight").drop(); }
 
-at::Tensor Model::logits(const at::Tensor& normed) const {
-  // Rows of the head widened at a time: a few megabytes, which the allocator uses again. Larger ones come from fresh pages,
-  // which cost more than the product with a single token.
-  constexpr int64_t kChunk = 1024;
+at::Tensor Model::head_rows(int64_t begin, int64_t count) const {
+  const at::Tensor part = head_.weight.narrow(0, begin, count);
+  if (!head_.scales.defined()) return part.to(dtype()).to(at::kFloat);
+  return part.to(at::kFloat).mul(head_.scales.narrow(0, begin, count).unsqueeze(1));
+}
+
+at::Tensor Model::logits(const at::Tensor& normed, ThreadPool* pool) const {
   const at::Tensor wide = normed.to(at::kFloat);
-  at::Tensor out = tensor::empty({normed.size(0), spec_.vocab}, at::kFloat);
-  for (int64_t begin = 0; begin < spec_.vocab; begin += kChunk) {
-    const int64_t count = std::min(kChunk, spec_.vocab - begin);
-    const at::Tensor part = head_.narrow(0, begin, count).to(dtype()).to(at::kFloat);
-    at::Tensor logits = wide.matmul(part.t());
-    if (spec_.logit_scale != 1.0) logits.mul_(spec_.logit_scale);
-    if (spec_.logit_softcap > 0)
-      logits = tensor::tanh(logits.div_(spec_.logit_softcap)).mul_(spec_.logit_softcap);
-    out.narrow(1, begin, count).copy_(logits);
+  const at::ScalarType stored = head_.weight.scalar_type();
+  at::Tensor out;
+  // Where the model's type holds what is stored, a few rows read it as it is.
+  if (stored == dtype() || dtype() == at::kFloat || head_.scales.defined())
+    out = tensor::few_rows_product(wide, head_.weight, head_.scales, pool);
+  if (!out.defined()) {
+    // Rows of the head widened at a time: a few megabytes, which the allocator uses again. Larger ones come from fresh
+    // pages, which cost more than the product.
+    constexpr int64_t kChunk = 1024;
+    out = tensor::empty({normed.size(0), spec_.vocab}, at::kFloat);
+    for (int64_t begin = 0; begin < spec_.vocab; begin += kChunk) {
+      const int64_t count = std::min(kChunk, spec_.vocab - begin);
+      out.narrow(1, begin, count).copy_(wide.matmul(head_rows(begin, count).t()));
+    }
   }
+  if (spec_.logit_scale != 1.0) out.mul_(spec_.logit_scale);
+  if (spec_.logit_softcap > 0) out = tensor::tanh(out.div_(spec_.logit_softcap)).mul_(spec_.logit_softcap);
   return out;
 }
 

@@ -15,13 +15,20 @@
 
 namespace gramian {
 
+// The output head: [vocab, hidden] as it is stored. Of int8 codes each row has a scale, f32 [vocab].
+struct OutputHead {
+  at::Tensor weight;
+  at::Tensor scales = {};
+};
+
 struct ModelOptions {
   at::ScalarType dtype = at::kFloat;
   // Use the embedding as head when the checkpoint has neither a head nor says that it is tied.
   bool treat_as_tied = false;
   QuantizedLinearFactory quantized = nullptr;  // may be empty
-  // Decodes a quantized head, [vocab, hidden] of any float type; undefined where the checkpoint holds it as a plain weight.
-  std::function<at::Tensor(const Checkpoint& checkpoint, const Linear& head)> quantized_head = nullptr;
+  LinearDecorator decorate = nullptr;          // may be empty
+  // Opens a quantized head; without weight where the checkpoint holds a plain one.
+  std::function<OutputHead(const Checkpoint& checkpoint, const Linear& head)> quantized_head = nullptr;
   bool keep_experts = false;  // for models that run again and again
   // Read nothing: what is wrong with the tensors outside the layers is written here instead of thrown. Such a model can
   // only be surveyed.
@@ -76,11 +83,13 @@ class Model {
   void drop_embedding() const;
   // What the last layer gives -> [tokens, hidden].
   at::Tensor final_norm(const at::Tensor& hidden) const;
-  // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32 in chunks of the vocabulary; no more than a chunk of
-  // the head exists in another type than its stored one.
-  at::Tensor logits(const at::Tensor& normed) const;
+  // normed [tokens, hidden] -> f32 [tokens, vocab], multiplied in f32; no more than a chunk of the head exists in another
+  // type than its stored one. `pool` may be null.
+  at::Tensor logits(const at::Tensor& normed, ThreadPool* pool = nullptr) const;
 
  private:
+  // [count, hidden] of the head from row `begin` on, f32.
+  at::Tensor head_rows(int64_t begin, int64_t count) const;
   void each_stored(int64_t layer, const std::function<void(const StoredTensor&)>& work) const;
   const Family& family_;
   DecoderSpec spec_;
@@ -88,7 +97,7 @@ class Model {
   std::string prefix_;
   std::string head_name_;
   at::Tensor embedding_;  // [vocab, hidden], as stored
-  at::Tensor head_;       // [vocab, hidden], as stored
+  OutputHead head_;
   Norm final_norm_;
   std::optional<StreamGate> final_gate_;
 };

@@ -6,11 +6,12 @@
 namespace gramian {
 
 Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype,
-                 QuantizedLinearFactory quantized, bool keep_experts)
+                 QuantizedLinearFactory quantized, bool keep_experts, LinearDecorator decorate)
     : checkpoint_(std::move(checkpoint)),
       dtype_(dtype),
       quantized_(std::move(quantized)),
-      keep_experts_(keep_experts) {}
+      keep_experts_(keep_experts),
+      decorate_(std::move(decorate)) {}
 
 void Weights::Survey::refuse(const std::string& folder) const {
   if (problems.empty()) return;
@@ -88,6 +89,7 @@ Linear Weights::linear(const std::string& name, int64_t in, int64_t out, bool bi
     }
     linear.op = std::make_shared<DenseLinear>(weight, values);
   }
+  if (decorate_ && survey_ == nullptr) linear.op = decorate_(linear);
   return linear;
 }
 

@@ -18,10 +18,14 @@ namespace gramian {
 using QuantizedLinearFactory =
     std::function<std::shared_ptr<const LinearOp>(const Checkpoint& checkpoint, const Linear& linear)>;
 
+// Puts something around a module's `op`, or returns it as it is.
+using LinearDecorator = std::function<std::shared_ptr<const LinearOp>(const Linear& linear)>;
+
 class Weights {
  public:
+  // `quantized` and `decorate` may be empty.
   Weights(std::shared_ptr<const Checkpoint> checkpoint, at::ScalarType dtype,
-          QuantizedLinearFactory quantized, bool keep_experts = false);
+          QuantizedLinearFactory quantized, bool keep_experts = false, LinearDecorator decorate = nullptr);
 
   // What a check of a checkpoint's headers finds; no tensor is read.
   struct Survey {
@@ -59,6 +63,7 @@ class Weights {
   at::ScalarType dtype_;
   QuantizedLinearFactory quantized_;
   bool keep_experts_;
+  LinearDecorator decorate_;
   Survey* survey_ = nullptr;
 };
 

@@ -5,21 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/format.h"
-#include "base/interrupt.h"
 #include "models/folds.h"
 #include "models/model.h"
 #include "pipeline/calibrator.h"
 #include "pipeline/output_folder.h"
-#include "pipeline/preflight.h"
+#include "pipeline/rewriting.h"
 #include "pipeline/source_scan.h"
 #include "tensor/ops.h"
 
 namespace gramian {
-namespace fs = std::filesystem;
 namespace {
 
 // Root mean square of every column of every linear layer's input, f64 [in], over the original model.
@@ -41,19 +38,12 @@ std::map<std::string, at::Tensor> measure_inputs(const Model& model, const RowSe
   return inputs;
 }
 
-// What becomes of one tensor: rows are divided, columns multiplied.
-struct Change {
-  at::Tensor divide;    // f64 [rows] or undefined
-  at::Tensor multiply;  // f64 [columns] or undefined
-  at::Tensor instead;   // the new tensor itself, for a norm
-};
-
 class Smoothing {
  public:
   // `linears`: what Model::survey() has found.
   Smoothing(const Model& model, const std::vector<std::vector<Linear>>& linears,
-            std::map<std::string, at::Tensor> inputs, double alpha)
-      : model_(model), inputs_(std::move(inputs)), alpha_(alpha) {
+            std::map<std::string, at::Tensor> inputs, double alpha, Rewriting& rewriting)
+      : model_(model), inputs_(std::move(inputs)), alpha_(alpha), rewriting_(rewriting) {
     for (const auto& layer : linears) {
       for (const Linear& linear : layer) linears_.emplace(linear.name, linear);
     }
@@ -68,25 +58,9 @@ class Smoothing {
     }
     for (const std::string& reader : fold.readers) {
       const at::Tensor columns = expanded(fold, factor, linears_.at(prefix + reader).in_features);
-      at::Tensor& multiply = changes_[prefix + reader + ".weight"].multiply;
-      multiply = multiply.defined() ? multiply.mul(columns) : columns;
+      rewriting_.columns(prefix + reader + ".weight",
+                         [columns](const at::Tensor& some) { return some.mul(columns); });
     }
-  }
-
-  bool changes(const std::string& tensor) const { return changes_.contains(tensor); }
-
-  at::Tensor changed(const StoredTensor& stored, const std::string& name) const {
-    const Change& change = changes_.at(name);
-    if (change.instead.defined()) return change.instead;
-    const at::Tensor source = stored.to_tensor();
-    at::Tensor value = source.to(at::kDouble);
-    if (change.divide.defined())
-      value = value.div(value.dim() == 2 ? change.divide.unsqueeze(1) : change.divide);
-    if (change.multiply.defined()) value = value.mul(change.multiply.unsqueeze(0));
-    const at::Tensor result = value.to(source.scalar_type());
-    if (!result.isfinite().all().item<bool>())
-      throw Error(ErrorKind::numerical, name, "leaves its type when it is smoothed", "use another --alpha");
-    return result;
   }
 
  private:
@@ -140,11 +114,11 @@ class Smoothing {
     const at::Tensor after = next.to(at::kDouble).add(offset);
     // A channel of 0 stays what it was.
     const at::Tensor usable = before.ne(0).logical_and(after.ne(0)).logical_and(after.isfinite());
-    changes_[name + ".weight"].instead = next.where(usable, stored);
+    rewriting_.replace(name + ".weight", next.where(usable, stored));
     const at::Tensor real = before.div(after).where(usable, tensor::full({}, 1, at::kDouble));
     if (kind == NormKind::layer && model_.checkpoint().contains(name + ".bias")) {
       const at::Tensor bias = model_.checkpoint().tensor(name + ".bias").to_tensor();
-      changes_[name + ".bias"].instead = bias.to(at::kDouble).div(real).to(bias.scalar_type());
+      rewriting_.replace(name + ".bias", bias.to(at::kDouble).div(real).to(bias.scalar_type()));
     }
     return real;
   }
@@ -153,8 +127,10 @@ class Smoothing {
     const Linear& linear = linears_.at(name);
     at::Tensor rows = tensor::full({linear.out_features}, 1, at::kDouble);
     rows.slice(0, fold.first_row, fold.first_row + fold.channels).copy_(factor);
-    changes_[name + ".weight"].divide = rows;
-    if (linear.has_bias) changes_[name + ".bias"].divide = rows;
+    rewriting_.rows(name + ".weight",
+                    [rows](const at::Tensor& whole) { return whole.div(rows.unsqueeze(1)); });
+    if (linear.has_bias)
+      rewriting_.rows(name + ".bias", [rows](const at::Tensor& whole) { return whole.div(rows); });
   }
 
   // Powers of two on either side of the mean.
@@ -162,47 +138,17 @@ class Smoothing {
   const Model& model_;
   std::map<std::string, at::Tensor> inputs_;
   double alpha_;
+  Rewriting& rewriting_;
   std::map<std::string, Linear> linears_;
-  std::map<std::string, Change> changes_;
 };
-
-uint64_t write(const Checkpoint& source, const Smoothing& smoother, const fs::path& folder) {
-  std::vector<PlannedTensor> plan;
-  for (const auto& [name, tensor] : source.tensors()) plan.push_back({name, tensor.dtype, tensor.shape});
-  ModelWriter writer(folder, plan, kShardBytesMax);
-  for (const auto& [name, tensor] : source.tensors()) {
-    throw_if_interrupted();
-    if (smoother.changes(name)) {
-      writer.write(name, smoother.changed(tensor, name).contiguous());
-    } else {
-      writer.write(name, tensor.bytes);
-    }
-    tensor.drop();
-  }
-  writer.finish();
-  copy_side_files(source, folder);
-  write_atomically(folder / "config.json", source.config().dump(2) + "\n");
-  return writer.total_bytes();
-}
-
-void refuse_encoded(const Checkpoint& checkpoint) {
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (tensor.encoding == nullptr) continue;
-    throw Error(ErrorKind::unsupported, checkpoint.folder().string(), name + " is stored encoded",
-                "smooth a checkpoint of bf16, f16 or f32 weights");
-  }
-}
 
 }  // namespace
 
 Smoothed smooth(const SmoothJob& job, ThreadPool& pool, Log& log) {
   const tensor::InferenceScope inference;
   refuse_replacing(job.output, {job.source, job.calibration});
-  StagedDirectory::refuse_occupied(job.output, job.force);
-  const auto checkpoint = std::make_shared<const Checkpoint>(job.source);
-  refuse_quantized(*checkpoint);
-  refuse_encoded(*checkpoint);
-  const Model model(checkpoint, {.dtype = parse_dtype(job.dtype), .quantized = {}});
+  const auto opened = open_for_rewriting(job.source, job.output, job.force, parse_dtype(job.dtype));
+  const Model& model = *opened;
   const std::vector<std::vector<Linear>> linears = model.survey();
 
   Smoothed result;
@@ -221,14 +167,14 @@ Smoothed smooth(const SmoothJob& job, ThreadPool& pool, Log& log) {
   refuse_foreign_ids(rows.rows, model.spec().vocab, job.calibration);
   log.info(rows.policy);
 
-  scan_source(*checkpoint, {}, pool, log);
-  Smoothing smoother(model, linears, measure_inputs(model, rows, job, pool, log), job.alpha);
+  scan_source(model.checkpoint(), {}, pool, log);
+  Rewriting rewriting(model.checkpoint(), "use another --alpha");
+  Smoothing smoother(model, linears, measure_inputs(model, rows, job, pool, log), job.alpha, rewriting);
   for (size_t i = 0; i < folds.size(); ++i) {
     for (const ChannelFold& fold : folds[i]) smoother.fold(model.layer_prefix(static_cast<int64_t>(i)), fold);
   }
   result.tokens = rows.tokens;
-  write_folder(job.output, job.force,
-               [&](const fs::path& folder) { result.bytes = write(*checkpoint, smoother, folder); });
+  result.bytes = rewriting.write(job.output, job.force);
   return result;
 }
 

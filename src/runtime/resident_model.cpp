@@ -1,9 +1,13 @@
 #include "runtime/resident_model.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
+#include "formats/json.h"
+#include "formats/lora_adapter.h"
 #include "formats/qqq_format.h"
+#include "runtime/adapted_linear.h"
 #include "runtime/dequantized_linear.h"
 #include "runtime/qqq_linear.h"
 
@@ -36,17 +40,52 @@ std::shared_ptr<const LinearOp> open_packed(const ModuleFormat& stored, const Ch
   return op;
 }
 
-// The weight of a packed head; undefined where it is plain. Logits are made in fp32 of a head in the model's type.
-at::Tensor decode_head(const ModuleFormat& stored, const Checkpoint& checkpoint, const Linear& head,
-                       at::ScalarType dtype) {
+// A packed head; int8 codes stay as they are, others are decoded to the model's type. Without weight where it is plain.
+OutputHead open_packed_head(const ModuleFormat& stored, const Checkpoint& checkpoint, const Linear& head,
+                            at::ScalarType dtype) {
   const LinearFormat& format = *stored.format;
   if (!format.holds(checkpoint, head.name)) return {};
   const LinearShape shape{head.out_features, head.in_features, false};
   const PackedParts parts = load_parts(format, checkpoint, head.name, shape, stored.grid);
+  const auto codes = parts.find("weight"), scales = parts.find("weight_scale");
+  if (codes != parts.end() && codes->second.scalar_type() == at::kChar &&
+      codes->second.sizes() == at::IntArrayRef({head.out_features, head.in_features}) &&
+      scales != parts.end() && scales->second.numel() == head.out_features)
+    return {codes->second, scales->second.to(at::kFloat).reshape({head.out_features}).contiguous()};
   at::Tensor weight =
       format.unpack(parts, shape.out_features, shape.in_features, stored.grid, head.name).weight.to(dtype);
   drop_parts(format, checkpoint, head.name, shape, stored.grid);
-  return weight;
+  return {weight};
+}
+
+// Throws corrupt_data for a part of the adapter that fits no linear layer of the model.
+LinearDecorator adapting(const std::shared_ptr<const LoraAdapter>& adapter) {
+  return [adapter](const Linear& linear) -> std::shared_ptr<const LinearOp> {
+    const auto found = adapter->modules.find(linear.name);
+    if (found == adapter->modules.end()) return linear.op;
+    const LowRank& low_rank = found->second;
+    if (low_rank.a.size(1) != linear.in_features || low_rank.b.size(0) != linear.out_features)
+      throw Error(ErrorKind::corrupt_data, adapter->weights.string(),
+                  str(linear.name, " is [", linear.out_features, ", ", linear.in_features, "], its adapter [",
+                      low_rank.b.size(0), ", ", low_rank.a.size(1), "]"),
+                  "use an adapter that was trained for this model");
+    return std::make_shared<AdaptedLinear>(linear.op, low_rank);
+  };
+}
+
+void refuse_foreign_parts(const LoraAdapter& adapter, const Model& model) {
+  std::map<std::string, LowRank> left = adapter.modules;
+  for (int64_t i = 0; i < model.spec().layers(); ++i) {
+    for (const auto& group : model.module_names(i)) {
+      for (const std::string& name : group) left.erase(name);
+    }
+  }
+  if (left.empty()) return;
+  std::vector<std::string> names;
+  for (const auto& [name, part] : left) names.push_back(name);
+  throw Error(ErrorKind::corrupt_data, adapter.weights.string(),
+              str("adapts ", quote_names(names, 3), ", no linear layer of this model"),
+              "use an adapter that was trained for this model");
 }
 
 Model open_model(const std::filesystem::path& folder, const OpenOptions& options,
@@ -56,6 +95,11 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
                              .treat_as_tied = options.treat_as_tied,
                              .quantized = {},
                              .keep_experts = true};
+  std::shared_ptr<const LoraAdapter> adapter;
+  if (!options.adapter.empty()) {
+    adapter = std::make_shared<const LoraAdapter>(read_lora_adapter(options.adapter));
+    model_options.decorate = adapting(adapter);
+  }
   const std::string config = (folder / "config.json").string();
   if (const auto stored = stored_format(checkpoint->config(), config)) {
     const auto& tensors = checkpoint->tensors();
@@ -72,10 +116,12 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
     };
     model_options.quantized_head = [stored = *stored, dtype = model_options.dtype](const Checkpoint& source,
                                                                                    const Linear& head) {
-      return decode_head(stored.of(head.name), source, head, dtype);
+      return open_packed_head(stored.of(head.name), source, head, dtype);
     };
   }
-  return {std::move(checkpoint), model_options};
+  Model model(std::move(checkpoint), model_options);
+  if (adapter != nullptr) refuse_foreign_parts(*adapter, model);
+  return model;
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace gramian {
 struct OpenOptions {
   std::string dtype = "auto";  // see parse_dtype()
   bool treat_as_tied = false;
+  std::filesystem::path adapter;  // a PEFT folder of LoRA adapters for the model's linear layers; empty: none
 };
 
 // One per layer.
@@ -37,7 +38,7 @@ class ResidentModel {
   // stand alone; with them it is one run, whose `past` tokens they hold, and they take up its tokens too. Not thread-safe.
   at::Tensor forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states);
   // f32 [tokens, vocab] of states.
-  at::Tensor logits(const at::Tensor& states) const { return model_.logits(states); }
+  at::Tensor logits(const at::Tensor& states) const { return model_.logits(states, pool_.get()); }
   int64_t linear_multiplications() const noexcept { return multiplications_; }
 
  private:

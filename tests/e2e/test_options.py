@@ -250,9 +250,10 @@ class Quantize(e2e.GramianTestCase):
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
                              "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume",
                              "--no-shared-inputs", *forward, *rows],
-                "eval": ["--text", "--rows", "--reference", "--per-row", *forward, *rows],
-                "compare": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", *forward],
+                "eval": ["--text", "--rows", "--reference", "--per-row", "--adapter", *forward, *rows],
+                "compare": ["--text", "--rows", "--reference", *forward, *rows], "logits": ["--input", "--output", "--adapter", *forward],
                 "inspect": ["--cpu", "--plan", "--recipe"],
+                "rotate": ["--output", "--only", "--seed", "--force"],
                 "smooth": ["--output", "--calibration", "--alpha", "--force", "--batch", "--dtype", *rows],
                 "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
             result = self.ok(verb, "--help")
