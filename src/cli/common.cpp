@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "base/error.h"
@@ -167,6 +168,23 @@ void check_output_file(const std::filesystem::path& path, const std::filesystem:
     throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads",
                 "name another output");
   }
+}
+
+std::string shell_word(const std::filesystem::path& path) {
+  std::string word = path.string();
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text;
+  for (std::string word; std::getline(file, word, '\0');)
+    text += text.empty() ? shell_word(std::filesystem::path(word).filename()) : " " + shell_word(word);
+  return text;
 }
 
 }  // namespace gramian::cli

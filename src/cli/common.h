@@ -81,6 +81,11 @@ std::string table(const std::vector<std::vector<std::string>>& rows);
 // [low, high], with null for what is not finite.
 Json interval(double low, double high);
 
+// One word for a POSIX shell.
+std::string shell_word(const std::filesystem::path& path);
+// The command that runs, for a POSIX shell.
+std::string command_line();
+
 // One per verb.
 void add_quantize(CLI::App& app);
 void add_eval(CLI::App& app);

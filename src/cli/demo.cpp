@@ -3,11 +3,13 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/resources.h"
 #include "cli/common.h"
 #include "cli/page.h"
 #include "cli/solve_flags.h"
 #include "eval/evaluate.h"
+#include "eval/report_page.h"
 #include "kernels/cpu_level.h"
 #include "pipeline/method.h"
 #include "pipeline/quantize.h"
@@ -54,16 +56,6 @@ std::string utc_now() {
   ::gmtime_r(&now, &parts);
   char text[32];
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
-}
-
-// One word for a POSIX shell.
-std::string shell_word(const fs::path& path) {
-  std::string word = path.string();
-  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
 }
 
 std::string row_arguments(const RowFlags& rows) {
@@ -257,7 +249,7 @@ void run(const Flags& flags, const Common& common) {
   std::string text =
       text_of(document.at("rows")) + stories_of(document) + str("\ncheckpoints are in ", flags.output, "/\n");
   if (!flags.page.empty()) {
-    write_page(flags.page, document, "the demo");
+    write_atomically(flags.page, report_page(document, "the demo"));
     text += str("the page to look at is ", flags.page, "\n");
   }
   common.result(document, text);

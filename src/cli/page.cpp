@@ -1,7 +1,6 @@
 #include "cli/page.h"
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/error.h"
@@ -29,10 +28,6 @@ void check_page(const fs::path& path) {
     }
   }
   refuse("exists and is not a page of gramian, so it is not replaced");
-}
-
-void write_page(const fs::path& path, const nlohmann::ordered_json& document, const std::string& where) {
-  write_atomically(path, report_page(document, where));
 }
 
 }  // namespace gramian::cli

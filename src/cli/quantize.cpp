@@ -83,6 +83,7 @@ void run(Flags& flags, const Common& common) {
                   "for example --memory 1.5GiB");
     }
   }
+  job.command = command_line();
   const Json report = quantize(job, *pool, log);
   if (job.dry_run) return common.result(report, dry_run_text(report));
   common.result(report, summary(report) + "written to " + job.output.string() + "\n");

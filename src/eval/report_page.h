@@ -11,6 +11,11 @@ namespace gramian {
 // escaped. `where` names the document in messages. Throws corrupt_data when it does not fit (report_document.h).
 std::string report_page(const nlohmann::ordered_json& document, const std::string& where);
 
+// The template of all pages (report_page.html) with a view of its sections.
+std::string filled_page(const nlohmann::ordered_json& view);
+// "QQQ" of "qqq".
+std::string method_title(const std::string& method);
+
 // How every page of ours begins, of whatever version.
 std::string_view page_beginning();
 

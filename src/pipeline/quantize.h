@@ -57,6 +57,7 @@ struct QuantizeJob {
   bool resume =
       false;  // go on with an unfinished job where there is one, which without `force` happens anyway
   std::filesystem::path telemetry;  // file of pipeline/telemetry.h; empty: none
+  std::string command;              // a shell line that repeats the job, for the report
   uint64_t shard_bytes_max = uint64_t{4} << 30;
   PlanOptions plan_options() const {
     return {.settings = {solve, fallback}, .rules = rules, .skip_unfit = skip_unfit, .head = head};

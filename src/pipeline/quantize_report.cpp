@@ -26,6 +26,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
     json["refine"] = plan_.solve.refine;
     json["refine_scales"] = plan_.solve.refine_scales;
   }
+  if (!job_.command.empty()) json["command"] = job_.command;
   json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
   json["dtype"] = c10::toString(model_.dtype());
   json["source_scan"] = !job_.skip_scan;

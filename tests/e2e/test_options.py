@@ -255,7 +255,7 @@ class Quantize(e2e.GramianTestCase):
                 "inspect": ["--cpu", "--plan", "--recipe"],
                 "rotate": ["--output", "--only", "--seed", "--force"],
                 "smooth": ["--output", "--calibration", "--alpha", "--force", "--batch", "--dtype", *rows],
-                "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output"]}.items():
+                "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output", "--telemetry"]}.items():
             result = self.ok(verb, "--help")
             for flag in [*flags, *common]:
                 self.assertIn(flag, result.out, verb)

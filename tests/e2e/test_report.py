@@ -348,5 +348,62 @@ class DemoPage(e2e.GramianTestCase):
         self.refused("report", self.folder, says=(self.folder,))
 
 
+class JobPage(e2e.GramianTestCase):
+    """gramian report of a quantization: its folder, and its telemetry when it broke off."""
+
+    def job(self, *flags):
+        model = e2e.TinyModel().write(self.path("model"))
+        rows = e2e.write_rows(self.path("rows.safetensors"), e2e.random_rows(8, 40))
+        self.ok("quantize", model, "-o", self.path("out"), "--calibration", rows, *flags)
+        return self.path("out"), json.loads((self.path("out") / e2e.REPORT).read_text())
+
+    def page(self, *arguments):
+        self.ok("report", *arguments, "-o", self.path("page.html"))
+        text = self.path("page.html").read_text(encoding="utf-8")
+        return text, Page(text).root
+
+    def test_of_an_output(self):
+        telemetry = self.path("telemetry.jsonl")
+        out, report = self.job("--telemetry", telemetry)
+        text, page = self.page(out, "--telemetry", telemetry)
+        largest = max(report["modules"], key=lambda m: m["relative_error"])
+        worst = list(rows_of(page.one("section", id="worst").one("table")))
+        self.assertEqual(len(worst), 10)
+        self.assertEqual(worst[0][0], largest["name"])
+        self.assertEqual(worst[0][1]["Error"].numbers()[0][0], largest["relative_error"])
+        self.assertEqual(worst[0][1]["Tokens"].numbers()[0][0], largest["samples"])
+        errors = [value for value, _ in page.one("section", id="errors").numbers()]
+        self.assertEqual(sorted(errors), sorted(m["relative_error"] for m in report["modules"]))
+        self.assertIn("polyline", text)
+        command = shlex.split("".join(page.one("code").text()))
+        self.assertEqual(command[:2], ["gramian", "quantize"])
+        self.assertIn(str(telemetry), command)
+        self.assertFalse(list(e for e in page.all("section") if e.attributes["id"] == "results"))
+        # Without its telemetry the page has no line of memory; the report alone serves, too.
+        without, _ = self.page(out / e2e.REPORT)
+        self.assertNotIn("<polyline", without)
+
+    def test_of_a_job_that_broke_off(self):
+        telemetry = self.path("telemetry.jsonl")
+        self.job("--telemetry", telemetry)
+        lines = telemetry.read_text().splitlines(keepends=True)
+        at = next(i for i, line in enumerate(lines) if json.loads(line)["event"] == "layer")
+        cut = self.path("cut.jsonl")
+        cut.write_text("".join(lines[:at + 3]) + lines[at + 3][:20])
+        _, page = self.page(cut)
+        self.assertIn("Not finished: 1 of 2 layers are done", page.one("p", **{"class": "lead"}).text())
+
+    def test_refusals(self):
+        empty = self.path("empty")
+        empty.mkdir()
+        for name, content, words in (("a.json", "[1]", "expected an object"), ("b.json", '{"method": "qqq"}', "gramian is missing"),
+                                     ("c.jsonl", '{"event": "start", "ts": 1}\n', "line 1"), ("d.json", "{", "d.json")):
+            self.path(name).write_text(content)
+            self.refused("report", self.path(name), "-o", self.path("page.html"), says=[words])
+        self.refused("report", empty, "-o", self.path("page.html"), says=["holds no gramian-report.json", "--telemetry"])
+        self.refused("report", self.path("missing"), "-o", self.path("page.html"), says=["missing"])
+        self.assertFalse(self.path("page.html").exists())
+
+
 if __name__ == "__main__":
     unittest.main()
