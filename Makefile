@@ -10,6 +10,7 @@ CTEST := ctest --output-on-failure -j $(TEST_JOBS)
 # Fixed versions, so that everybody gets the same formatting and the same findings.
 CLANG_FORMAT := clang-format==21.1.6
 CLANG_TIDY := clang-tidy==21.1.6
+MKDOCS := mkdocs==1.6.1
 OUR_SOURCES = $(shell git ls-files '*.cpp' '*.h')
 
 # configure(preset, folder): only when there is no build file, or set-up ran since it was written.
@@ -42,6 +43,12 @@ fast: all ## the fast tests only
 .PHONY: interop
 interop: build ## other programs read what we write (makes interop-venv/; ARGS="--python VENV/bin/python" for one that is there)
 	@.venv/bin/python tools/interop.py $(ARGS)
+
+.PHONY: docs
+docs: build ## the documentation as a site, build/site; docs/options.md is made from the program
+	@build/gramian options > docs/options.md
+	@.venv/bin/python -c 'import mkdocs' 2>/dev/null || .venv/bin/python -m pip install -q $(MKDOCS)
+	@.venv/bin/python -m mkdocs build --strict --quiet
 
 .PHONY: soak
 soak: build ## kill a job KILLS=500 times at random moments; what it goes on to must be the bytes of an unbroken run

@@ -102,5 +102,6 @@ void add_probe(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_smooth(CLI::App& app);
 void add_rotate(CLI::App& app);
+void add_options(CLI::App& app);
 
 }  // namespace gramian::cli

@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   gramian::cli::add_report(app);
   gramian::cli::add_verify(app);
   gramian::cli::add_bench(app);
+  gramian::cli::add_options(app);
   gramian::catch_interrupts();
   try {
     app.parse(argc, argv);
