@@ -1,6 +1,7 @@
 // gramian compare A B --reference R --text F | --rows F
 #include "base/error.h"
 #include "cli/common.h"
+#include "cli/reference.h"
 #include "eval/evaluate.h"
 
 namespace gramian::cli {
@@ -8,7 +9,8 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string second, reference;
+  std::string second;
+  ReferenceFlags reference;
   int64_t batch = 8;
   EvaluationFlags evaluation;
 };
@@ -55,17 +57,18 @@ std::string verdict(const Json& kl) {
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
+  check_reference(flags.reference, flags.evaluation.source());
   const RowSet rows = flags.evaluation.load("compare", "comparison", flags.model.folder, log);
   ResidentModel a(flags.model.folder, flags.model.open, pool), b(flags.second, flags.model.open, pool);
-  ResidentModel reference(flags.reference, flags.model.open, pool);
+  const auto reference = open_reference(flags.reference, flags.model.open, rows.rows, pool, log);
   refuse_foreign_ids(rows.rows, a.model().spec().vocab, flags.evaluation.source());
-  const std::vector<EvalResult> both =
-      evaluate_all({&a, &b}, &reference, rows.rows, {.batch = flags.batch}, log);
+  const std::vector<EvalResult> both = evaluate_all({&a, &b}, reference->resident(), rows.rows,
+                                                    {.batch = flags.batch, .kept = reference->states()}, log);
 
   Json json;
   json["a"] = flags.model.folder;
   json["b"] = flags.second;
-  json["reference"] = flags.reference;
+  json["reference"] = flags.reference.folder;
   json["dtype"] = c10::toString(a.model().dtype());
   json["rows"] = both[0].rows.size();
   json["tokens"] = both[0].tokens;
@@ -92,7 +95,7 @@ void add_compare(CLI::App& app) {
       "compare", "Two models on the same rows against one reference: paired differences with intervals");
   add_model_flags(verb, flags->model);
   verb.add_option("second", flags->second, "The other model folder")->required();
-  verb.add_option("--reference", flags->reference, "Model folder that both are to be near to")->required();
+  add_reference_flags(verb, flags->reference, "Model folder that both are to be near to", true);
   add_evaluation_flags(verb, flags->evaluation);
   add_batch_flag(verb, flags->batch);
   add_common(verb, common, [flags, common] { run(*flags, *common); });

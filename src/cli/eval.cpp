@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/resources.h"
 #include "cli/common.h"
+#include "cli/reference.h"
 #include "eval/evaluate.h"
 
 namespace gramian::cli {
@@ -9,7 +10,7 @@ namespace {
 
 struct Flags {
   ModelFlags model;
-  std::string reference;
+  ReferenceFlags reference;
   int64_t batch = 8;
   bool per_row = false;
   EvaluationFlags evaluation;
@@ -36,16 +37,14 @@ Json per_row(const EvalResult& result) {
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
+  check_reference(flags.reference, flags.evaluation.source());
   const RowSet rows = flags.evaluation.load("eval", "evaluation", flags.model.folder, log);
 
   ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(rows.rows, model.model().spec().vocab, flags.evaluation.source());
-  std::optional<ResidentModel> reference;
-  OpenOptions plain = flags.model.open;
-  plain.adapter.clear();
-  if (!flags.reference.empty()) reference.emplace(flags.reference, plain, pool);
-  const EvalResult result =
-      evaluate(model, reference ? &*reference : nullptr, rows.rows, {.batch = flags.batch}, log);
+  const auto reference = open_reference(flags.reference, flags.model.open, rows.rows, pool, log);
+  const EvalResult result = evaluate(model, reference->resident(), rows.rows,
+                                     {.batch = flags.batch, .kept = reference->states()}, log);
 
   Json json;
   json["model"] = flags.model.folder;
@@ -84,7 +83,7 @@ void add_eval(CLI::App& app) {
       *app.add_subcommand("eval", "Perplexity of a model, and its KL divergence from a reference");
   add_model_flags(verb, flags->model);
   add_adapter_flag(verb, flags->model);
-  verb.add_option("--reference", flags->reference, "Model folder to compare with");
+  add_reference_flags(verb, flags->reference, "Model folder to compare with", false);
   verb.add_flag("--per-row", flags->per_row, "List every row's mean scores in the document of --json");
   add_evaluation_flags(verb, flags->evaluation);
   add_batch_flag(verb, flags->batch);

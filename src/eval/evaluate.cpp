@@ -77,6 +77,17 @@ EvalResult summarize(std::vector<RowScore> scores, const ResidentModel& model,
   return result;
 }
 
+// The reference's states of a batch.
+at::Tensor states_of(ResidentModel& reference, const std::vector<TokenRow>& batch, int64_t tokens,
+                     ReferenceStates* kept) {
+  if (kept != nullptr && kept->stored()) return kept->next(tokens);
+  at::Tensor states = reference.states(batch);
+  if (kept != nullptr) kept->add(states);
+  return states;
+}
+
+}  // namespace
+
 std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
   std::vector<TokenRow> usable;
   std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable),
@@ -84,8 +95,6 @@ std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
   if (usable.empty()) throw Error(ErrorKind::invalid_argument, "evaluation rows", "no row has two tokens");
   return usable;
 }
-
-}  // namespace
 
 std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, ResidentModel* reference,
                                      const std::vector<TokenRow>& rows, const EvalOptions& options,
@@ -114,7 +123,8 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
     const at::Tensor ids = models[0]->model().pack_rows(batch);
     std::vector<at::Tensor> states;
     for (ResidentModel* model : models) states.push_back(model->states(batch));
-    const at::Tensor reference_states = reference != nullptr ? reference->states(batch) : at::Tensor();
+    at::Tensor reference_states;
+    if (reference != nullptr) reference_states = states_of(*reference, batch, ids.size(0), options.kept);
     int64_t offset = 0;
     for (const TokenRow& row : batch) {
       for (auto& of_model : scores) of_model.emplace_back();
@@ -137,6 +147,7 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
       progress.update(static_cast<double>(scores[0].size()));
     }
   }
+  if (options.kept != nullptr) options.kept->save();
   std::vector<EvalResult> results;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (size_t m = 0; m < models.size(); ++m) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "eval/reference_states.h"
 #include "eval/statistics.h"
 #include "runtime/resident_model.h"
 
@@ -14,6 +15,7 @@ namespace gramian {
 struct EvalOptions {
   int64_t batch = 8;                           // rows per forward
   int64_t logit_bytes_max = int64_t{1} << 28;  // f32 logits held at a time, per model
+  ReferenceStates* kept = nullptr;             // where the reference's states come from, or go to
 };
 
 struct KlTail {
@@ -41,6 +43,9 @@ struct EvalResult {
   std::optional<KlTail> tail;
   std::vector<RowScore> rows;  // those of two tokens and more, in order
 };
+
+// The rows that have anything to predict, those of two tokens and more; throws invalid_argument when there are none.
+std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows);
 
 // Throws invalid_argument when no row has two tokens, or when the models' vocabularies differ; numerical when logits are
 // not finite.

@@ -129,6 +129,7 @@ Model open_model(const std::filesystem::path& folder, const OpenOptions& options
 ResidentModel::ResidentModel(const std::filesystem::path& folder, const OpenOptions& options,
                              std::shared_ptr<ThreadPool> pool)
     : pool_(std::move(pool)), model_(open_model(folder, options, pool_)) {
+  if (options.head_only) return;
   for (int64_t i = 0; i < model_.spec().layers(); ++i) layers_.push_back(model_.load_layer(i));
 }
 
@@ -144,6 +145,7 @@ LayerStates ResidentModel::make_states(int64_t tokens_max) const {
 }
 
 at::Tensor ResidentModel::forward(const at::Tensor& ids, BatchContext& context, const LayerStates& states) {
+  GRAMIAN_CHECK(!layers_.empty(), "a model opened for its head alone");
   context.ids = ids;
   context.pool = pool_.get();
   at::Tensor hidden = model_.embed(ids);

@@ -16,7 +16,9 @@ namespace gramian {
 struct OpenOptions {
   std::string dtype = "auto";  // see parse_dtype()
   bool treat_as_tied = false;
-  std::filesystem::path adapter = {};  // a PEFT folder of LoRA adapters for the model's linear layers; empty: none
+  std::filesystem::path adapter =
+      {};                  // a PEFT folder of LoRA adapters for the model's linear layers; empty: none
+  bool head_only = false;  // no layers: logits of states that were made before
 };
 
 // One per layer.

@@ -62,5 +62,53 @@ class Compare(e2e.GramianTestCase):
         self.refused("compare", self.top / "row", other, "--reference", TINYSTORIES, *self.text, says=["vocabulary"])
 
 
+class ReferenceStates(e2e.GramianTestCase):
+    """--reference-states: what the reference makes of the rows is kept, and the same bits come out without running it."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.rows = e2e.write_rows(cls.top / "rows.safetensors", e2e.random_rows(6, 24))
+        cls.model = e2e.TinyModel().write(cls.top / "model")
+        cls.other = e2e.TinyModel(seed=5).write(cls.top / "other")
+
+    def scores(self, *flags, rows=None, reference=None, verb="eval"):
+        models = (self.other,) if verb == "eval" else (self.other, self.model)
+        document = self.report(verb, *models, "--rows", rows or self.rows, "--reference", reference or self.model, *flags)
+        return {key: value for key, value in document.items() if "second" not in key and key not in ("peak_rss_bytes", "stderr")}
+
+    def test_same_bits_without_the_layers(self):
+        kept = self.path("states.safetensors")
+        plain = self.scores("--per-row")
+        self.assertEqual(self.scores("--per-row", "--reference-states", kept), plain)
+        self.assertLess(kept.stat().st_size, 6 * 24 * 128 * 4 + 4096)
+        content = kept.read_bytes()
+        self.assertEqual(self.scores("--per-row", "--reference-states", kept), plain)
+        self.assertEqual(self.scores("--reference-states", kept, verb="compare"), self.scores(verb="compare"))
+        self.assertEqual(kept.read_bytes(), content)
+        # It is the file that is read: other states, other scores.
+        tensors = e2e.read_safetensors(kept)
+        tensors["states"] = e2e.Tensor(tensors["states"].dtype, tensors["states"].shape, bytes(len(tensors["states"].data)))
+        e2e.write_safetensors(kept, tensors)
+        self.assertNotEqual(self.scores("--reference-states", kept)["kl_mean"], plain["kl_mean"])
+
+    def test_refusals(self):
+        kept = self.path("states.safetensors")
+        self.scores("--reference-states", kept)
+        less = e2e.write_rows(self.path("less.safetensors"), e2e.random_rows(5, 24))
+        base = ("--rows", self.rows, "--reference", self.model, "--reference-states")
+        self.refused("eval", self.other, "--rows", less, "--reference", self.model, "--reference-states", kept, says=["other rows"])
+        self.refused("eval", self.other, "--rows", self.rows, "--reference", self.other, "--reference-states", kept, says=["another model"])
+        self.refused("eval", self.other, *base, kept, "--dtype", "float16", says=["another type of forward"])
+        self.refused("eval", self.other, *base, self.rows, says=["lies among what the command reads"])
+        self.refused("eval", self.other, *base, less, says=["holds no states"])
+        self.refused("eval", self.other, *base, self.path("no") / "file", says=["no folder"])
+        tensors = e2e.read_safetensors(kept)
+        tensors["states"] = e2e.tensor("F32", [3, 128], [0.0] * 384)
+        e2e.write_safetensors(kept, tensors)
+        self.refused("eval", self.other, *base, kept, says=["for 144 tokens"])
+        self.refused("eval", self.other, "--rows", self.rows, "--reference-states", kept, says=["--reference"])
+
+
 if __name__ == "__main__":
     unittest.main()
