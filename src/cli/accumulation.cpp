@@ -6,7 +6,7 @@
 namespace gramian::cli {
 
 AccumulationSettings AccumulationFlags::settings(AccumulationSettings settings) const {
-  settings.input = parse_hessian_input(input);
+  if (input != "auto") settings.input = parse_hessian_input(input);
   if (!staging.empty()) settings.staging = parse_staging(staging);
   if (chunk_size > 0) settings.chunk_size = chunk_size;
   if (!chunk_bytes.empty()) {

@@ -190,7 +190,7 @@ class Demo {
     solve.format = variant.format;
     solve.settings.group_size = variant.group_size;
     settle_solve(solve, job);
-    if (find_method(job.method).needs_hessian) job.calibration = source_ / "calibration.txt";
+    if (find_method(job.method).calibrated()) job.calibration = source_ / "calibration.txt";
     job.rows = flags_.rows.options(128);
     job.force = true;
     log_.info(str("quantizing ", variant.name));
@@ -224,7 +224,7 @@ class Demo {
     held_out.samples.reset();
     for (const Variant& variant : kVariants) {
       const std::string output = shell_word(fs::path(flags_.output) / variant.name);
-      const bool calibrated = find_method(variant.method).needs_hessian;
+      const bool calibrated = find_method(variant.method).calibrated();
       lines.push_back(
           str("gramian quantize ", source, " --output ", output, " --method ", variant.method, " --format ",
               variant.format, " --group-size ", variant.group_size,

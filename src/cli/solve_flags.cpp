@@ -16,6 +16,16 @@ ColumnOrder parse_order(const std::string& text) {
               "natural, activation or group-aware");
 }
 
+ScaleSearch parse_multiples(const std::string& text) {
+  ScaleSearch search{.candidates = ScaleSearch::Candidates::multiples};
+  char rest = 0;
+  const int read =
+      std::sscanf(text.c_str(), "%lf:%lf:%lf%c", &search.start, &search.stop, &search.step, &rest);
+  if (read == 3 && search.sound()) return search;
+  throw Error(ErrorKind::invalid_argument, "--scale-multiples", str("'", text, "' is not START:STOP:STEP"),
+              "for example 0.25:4:0.1");
+}
+
 std::string method_help() {
   std::string help = "Method:";
   for (const Method& method : all_methods()) help += " " + method.name + " = " + method.summary + ";";
@@ -31,12 +41,15 @@ std::string format_help() {
   return help;
 }
 
-// What was asked for that only error compensation knows.
-std::vector<std::string> solver_options(const SettingsPatch& flags, const SettingsPatch& recipe) {
+// What was asked for that the method does not know.
+std::vector<std::string> unused_options(const Method& method, const SettingsPatch& flags,
+                                        const SettingsPatch& recipe) {
   std::vector<std::string> names;
   const auto note = [&](const char* name, bool in_flags, bool in_recipe) {
     if (in_flags || in_recipe) names.emplace_back(name);
   };
+  if (!method.searches()) note("--scale-multiples", flags.search.has_value(), recipe.search.has_value());
+  if (method.compensates()) return names;
   note("--damp-percent", flags.damp_percent.has_value(), recipe.damp_percent.has_value());
   note("--damp-step", flags.damp_step.has_value(), recipe.damp_step.has_value());
   note("--order", flags.order || flags.desc_act, recipe.order || recipe.desc_act);
@@ -98,6 +111,10 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
   verb.add_flag_callback(
       "--no-refine-scales", [&flags] { flags.settings.refine_scales = false; },
       "Leave the scales in that pass as they are");
+  verb.add_option(
+      "--scale-multiples", flags.multiples,
+      "NVFP4: instead of every scale try multiples of the largest magnitude's, START:STOP:STEP like "
+      "0.25:4:0.1");
   verb.add_option("--lm-head-bits", flags.head_bits,
                   "Quantize lm_head too, with so many bits in groups of 32 (qqq: 8 bits, one scale per row)")
       ->check(CLI::IsMember({2, 3, 4, 8}));
@@ -146,6 +163,7 @@ void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
                                   "a rule of the recipe leaves lm_head as it is", "leave one of them out"));
   }
   if (recipe.sequential) job.sequential = *recipe.sequential;
+  job.accumulation.input = recipe.hessian_input.value_or(HessianInput::automatic);
   job.accumulation.staging = recipe.staging;
   job.accumulation.chunk_size = recipe.chunk_size.value_or(0);
   job.accumulation.chunk_bytes = recipe.chunk_bytes.value_or(0);
@@ -163,11 +181,10 @@ void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
   if (flags.order) given.order = parse_order(*flags.order);
   ModuleSettings settings{job.compat_gptqmodel ? method->compat : method->defaults, {}};
   job.recipe_problems.check([&] { settings = patched(settings, recipe.defaults); });
+  if (flags.multiples) given.search = parse_multiples(*flags.multiples);
   settings = patched(settings, given);
-  if (!method->needs_hessian) {
-    job.unused_options = solver_options(given, recipe.defaults);
-    settings.solve.refine = 0;
-  }
+  job.unused_options = unused_options(*method, given, recipe.defaults);
+  if (!method->compensates()) settings.solve.refine = 0;
   job.solve = settings.solve;
   job.fallback = settings.fallback;
   if (flags.fallback) job.fallback.strategy = parse_fallback_strategy(*flags.fallback);

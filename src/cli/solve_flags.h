@@ -16,6 +16,7 @@ struct SolveFlags {
   std::optional<std::string> method, format;
   SettingsPatch settings;
   bool asymmetric = false, symmetric = false, desc_act = false, static_groups = false;
+  std::optional<std::string> multiples;
   std::optional<std::string> order, fallback, smoother, threshold;
   bool no_fallback = false;
   std::optional<int> head_bits;

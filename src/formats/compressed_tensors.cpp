@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "formats/bit_stream.h"
+#include "formats/nvfp4_parts.h"
 #include "formats/part_check.h"
 #include "tensor/ops.h"
 
@@ -13,10 +14,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kRead = "compressed-tensors with integer weights of 4 or 8 bits is read";
+constexpr const char* kRead = "compressed-tensors with integer weights of 4 or 8 bits and NVFP4 are read";
 
+bool is_nvfp4(const GridOptions& grid) { return grid.kind == GridKind::nvfp4; }
 bool is_packed(const GridOptions& grid) { return grid.activation_bits == 16; }
-const char* kind_of(const GridOptions& grid) { return is_packed(grid) ? "pack-quantized" : "int-quantized"; }
+const char* kind_of(const GridOptions& grid) {
+  return is_nvfp4(grid) ? "nvfp4-pack-quantized" : is_packed(grid) ? "pack-quantized" : "int-quantized";
+}
 int midpoint(const GridOptions& grid) { return 1 << (grid.bits - 1); }
 
 int64_t groups_of(int64_t k, const GridOptions& grid) {
@@ -32,7 +36,7 @@ class CompressedTensors final : public LinearFormat {
  public:
   const char* name() const override { return "compressed-tensors"; }
   const char* summary() const override {
-    return "W4A16 and W8A16 packed, W8A8 and W4A8 as int8 (vLLM, SGLang, transformers)";
+    return "W4A16 and W8A16 packed, W8A8 and W4A8 as int8, NVFP4 (vLLM, SGLang, transformers)";
   }
 
   SolveOptions settle(SolveOptions asked, DType dtype) const override {
@@ -40,6 +44,7 @@ class CompressedTensors final : public LinearFormat {
     const auto refuse = [](const char* option, const std::string& what, const std::string& remedy) {
       throw Error(ErrorKind::invalid_argument, option, "compressed-tensors has no " + what, remedy);
     };
+    if (is_nvfp4(grid)) return nvfp4_parts::settle(asked);
     if (grid.activation_bits == 0) grid.activation_bits = 16;
     if (grid.bits != 4 && grid.bits != 8) refuse("--bits", str(grid.bits, "-bit weights"), "use 4 or 8");
     if (grid.activation_bits != 16 && grid.activation_bits != 8)
@@ -56,11 +61,15 @@ class CompressedTensors final : public LinearFormat {
 
   // Loaders multiply a head's activations as they come.
   SolveOptions settle_head(SolveOptions asked, DType dtype) const override {
+    if (is_nvfp4(asked.grid))
+      throw Error(ErrorKind::invalid_argument, "--lm-head-bits", "beside NVFP4 the head stays as it is",
+                  "leave it out");
     asked.grid.activation_bits = 16;
     return settle(asked, dtype);
   }
 
   std::string unfit_reason(int64_t n, int64_t k, const GridOptions& grid) const override {
+    if (is_nvfp4(grid)) return nvfp4_parts::unfit_reason(k);
     if (grid.group_size != -1 && k % grid.group_size != 0)
       return str(k, " inputs are no multiple of the group size ", grid.group_size);
     if (is_packed(grid) && (k * grid.bits % 32 != 0 || (!grid.symmetric && n * grid.bits % 32 != 0)))
@@ -71,7 +80,9 @@ class CompressedTensors final : public LinearFormat {
   std::vector<PlannedTensor> parts(const LinearShape& shape, const GridOptions& grid) const override {
     const int64_t n = shape.out_features, k = shape.in_features, groups = groups_of(k, grid);
     std::vector<PlannedTensor> parts;
-    if (is_packed(grid)) {
+    if (is_nvfp4(grid)) {
+      parts = nvfp4_parts::parts(shape);
+    } else if (is_packed(grid)) {
       parts.push_back({"weight_packed", DType::i32, {n, words_of(k, grid.bits)}});
       if (!grid.symmetric)
         parts.push_back({"weight_zero_point", DType::i32, {words_of(n, grid.bits), groups}});
@@ -79,14 +90,14 @@ class CompressedTensors final : public LinearFormat {
     } else {
       parts.push_back({"weight", DType::i8, {n, k}});
     }
-    parts.push_back({"weight_scale", shape.dtype, {n, groups}});
+    if (!is_nvfp4(grid)) parts.push_back({"weight_scale", shape.dtype, {n, groups}});
     if (shape.has_bias) parts.push_back({"bias", shape.dtype, {n}});
     return parts;
   }
 
   const std::vector<std::string>& marks() const override {
     static const std::vector<std::string> kMarks{"weight_packed", "weight_scale", "weight_zero_point",
-                                                 "weight_shape"};
+                                                 "weight_shape", "weight_global_scale"};
     return kMarks;
   }
 
@@ -95,11 +106,15 @@ class CompressedTensors final : public LinearFormat {
     const int64_t shape[] = {module.codes.size(0), module.codes.size(1)};
     PackedParts parts;
     const at::ScalarType type = tensor::scalar_type(source.shape.dtype);
+    if (source.bias.defined()) parts["bias"] = source.bias.to(type);
+    if (is_nvfp4(grid)) {
+      parts.merge(nvfp4_parts::pack(module));
+      return parts;
+    }
     parts["weight_scale"] = module.scale.to(type);
     if (!parts["weight_scale"].isfinite().all().item<bool>())
       throw Error(ErrorKind::numerical, source.name + ".weight_scale", "leaves the type of the weights",
                   "use a checkpoint in bfloat16 or float32");
-    if (source.bias.defined()) parts["bias"] = source.bias.to(type);
     if (!is_packed(grid)) {
       parts["weight"] = module.codes;
       return parts;
@@ -122,6 +137,7 @@ class CompressedTensors final : public LinearFormat {
 
   QuantizedLinear codes(const PackedParts& parts, int64_t n, int64_t k, const GridOptions& grid,
                         const std::string& name) const override {
+    if (is_nvfp4(grid)) return nvfp4_parts::codes(parts, n, k, name);
     if (const std::string reason = unfit_reason(n, k, grid); !reason.empty()) refuse_part(name, reason);
     const int64_t groups = groups_of(k, grid);
     QuantizedLinear module;
@@ -157,6 +173,7 @@ class CompressedTensors final : public LinearFormat {
     if (!checkpoint.contains(codes)) return std::nullopt;
     const std::vector<int64_t>& shape = checkpoint.tensor(codes).shape;
     if (shape.size() != 2 || shape[0] == 0 || shape[1] == 0) return std::nullopt;
+    if (is_nvfp4(grid)) return LinearShape{shape[0], shape[1] * 2};
     return LinearShape{shape[0], is_packed(grid) ? shape[1] * 32 / grid.bits : shape[1]};
   }
 
@@ -236,6 +253,7 @@ class CompressedTensors final : public LinearFormat {
                     {"strategy", channel ? "channel" : "group"},
                     {"dynamic", false}};
     if (!channel) weights["group_size"] = grid.group_size;
+    if (is_nvfp4(grid)) weights = nvfp4_parts::weights_field();
     Json activations;
     if (!is_packed(grid))
       activations = {
@@ -259,6 +277,15 @@ class CompressedTensors final : public LinearFormat {
     const auto is = [&](const char* field, const Json& value) {
       return weights.contains(field) && weights.at(field) == value;
     };
+    const Json activations = group.value("input_activations", Json());
+    const std::string kind = group.value("format", Json()).is_string() ? group.at("format").get<std::string>()
+                                                                       : fields.value("format", "");
+    if (nvfp4_parts::is_weights_field(weights)) {
+      if (!activations.is_null()) refuse("input_activations: NVFP4 is read with activations as they come");
+      const GridOptions grid = {.kind = GridKind::nvfp4, .group_size = 16, .mse = 0, .activation_bits = 16};
+      if (kind != kind_of(grid)) refuse("format is '" + kind + "'");
+      return grid;
+    }
     GridOptions grid = {.kind = GridKind::integer};
     if (!is("num_bits", 4) && !is("num_bits", 8)) refuse("num_bits is neither 4 nor 8");
     if (!is("type", "int")) refuse("weights are not integers");
@@ -272,7 +299,6 @@ class CompressedTensors final : public LinearFormat {
     } else {
       refuse("strategy is neither channel nor group with its size");
     }
-    const Json activations = group.value("input_activations", Json());
     grid.activation_bits = activations.is_null() ? 16 : 8;
     if (!activations.is_null() &&
         (!activations.is_object() || activations.value("num_bits", 0) != 8 ||
@@ -280,8 +306,6 @@ class CompressedTensors final : public LinearFormat {
          !activations.value("symmetric", false) || !activations.value("dynamic", Json(false)).is_boolean() ||
          !activations.value("dynamic", false)))
       refuse("input_activations: expected none, or 8 bits, symmetric, dynamic by token");
-    const std::string kind = group.value("format", Json()).is_string() ? group.at("format").get<std::string>()
-                                                                       : fields.value("format", "");
     if (kind != kind_of(grid)) refuse("format is '" + kind + "'");
     return grid;
   }

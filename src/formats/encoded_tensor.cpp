@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "formats/json.h"
+#include "kernels/small_floats.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -20,36 +20,18 @@ namespace {
 
 constexpr int64_t kMxBlock = 32;
 
-// Value of each E4M3 code: sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7f and 0xff are NaN.
-std::array<float, 256> e4m3_values() {
-  std::array<float, 256> values{};
-  for (unsigned code = 0; code < 256; ++code) {
-    const int exponent = static_cast<int>(code >> 3 & 15);
-    const auto mantissa = static_cast<float>(code & 7);
-    const float magnitude = (code & 0x7f) == 0x7f ? NAN
-                            : exponent == 0       ? std::ldexp(mantissa, -9)
-                                                  : std::ldexp(8 + mantissa, exponent - 10);
-    values[code] = (code & 0x80) != 0 ? -magnitude : magnitude;
-  }
-  return values;
-}
-
-// Of the 4-bit codes: sign, 2 bits of exponent (bias 1), 1 of mantissa.
-constexpr std::array<float, 16> kE2m1{0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-
 int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block; }
 
 // One matrix [rows, columns] of FP8 codes.
 void decode_fp8(const TensorEncoding& encoding, const uint8_t* codes, const float* scales, int64_t rows,
                 int64_t columns, float* out) {
-  static const std::array<float, 256> kValues = e4m3_values();
   const int64_t scale_columns = blocks(columns, encoding.block_columns);
   for (int64_t r = 0; r < rows; ++r) {
     const float* row_scales = scales + r / encoding.block_rows * scale_columns;
     for (int64_t begin = 0; begin < columns; begin += encoding.block_columns) {
       const float scale = row_scales[begin / encoding.block_columns];
       const int64_t end = std::min(columns, begin + encoding.block_columns);
-      for (int64_t c = begin; c < end; ++c) out[r * columns + c] = kValues[codes[r * columns + c]] * scale;
+      for (int64_t c = begin; c < end; ++c) out[r * columns + c] = kE4m3[codes[r * columns + c]] * scale;
     }
   }
 }
@@ -151,7 +133,7 @@ class Folder {
       if (name.ends_with("_blocks") && tensors_.at(name).dtype == DType::u8) fold_mxfp4(name);
     }
     for (const auto& [name, tensor] : tensors_) {
-      if (tensor.dtype == DType::f8_e4m3)
+      if (tensor.dtype == DType::f8_e4m3 && !is_scale(name))
         faults_.push_back(quote_name(name) + ": FP8 codes without " + name + "_scale_inv");
     }
     if (faults_.empty()) return;
@@ -164,6 +146,13 @@ class Folder {
   }
 
  private:
+  // NVFP4 keeps its codes elsewhere, and scales in this type.
+  bool is_scale(const std::string& name) const {
+    constexpr std::string_view kScale = "_scale";
+    return name.ends_with(kScale) &&
+           tensors_.contains(name.substr(0, name.size() - kScale.size()) + "_packed");
+  }
+
   void fold_fp8(const std::string& scale_name) {
     constexpr std::string_view kSuffix = "_scale_inv";
     const std::string name = scale_name.substr(0, scale_name.size() - kSuffix.size());

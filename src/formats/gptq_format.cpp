@@ -54,6 +54,7 @@ class GptqFormat final : public LinearFormat {
   }
 
   SolveOptions settle(SolveOptions asked, DType) const override {
+    refuse_float_grid(*this, asked.grid);
     if (!is_known(asked.grid.bits))
       throw Error(ErrorKind::invalid_argument, "--bits", std::to_string(asked.grid.bits), "use 2, 3, 4 or 8");
     if (asked.grid.activation_bits != 16 && asked.grid.activation_bits != 0)

@@ -95,8 +95,14 @@ bool stores_order(const SolveOptions& solve) {
   return solve.order == ColumnOrder::activation && !solve.static_groups && solve.grid.group_size != -1;
 }
 
+void refuse_float_grid(const LinearFormat& format, const GridOptions& grid) {
+  if (grid.kind != GridKind::nvfp4) return;
+  throw Error(ErrorKind::invalid_argument, "--format", str(format.name(), " has no NVFP4 weights"),
+              "use --format compressed-tensors");
+}
+
 bool same_stored(const SolveOptions& a, const SolveOptions& b) {
-  return a.grid.bits == b.grid.bits && a.grid.group_size == b.grid.group_size &&
+  return a.grid.kind == b.grid.kind && a.grid.bits == b.grid.bits && a.grid.group_size == b.grid.group_size &&
          a.grid.symmetric == b.grid.symmetric && a.grid.activation_bits == b.grid.activation_bits &&
          stores_order(a) == stores_order(b);
 }
@@ -118,6 +124,7 @@ const ModuleFormat& StoredFormat::of(const std::string& module) const {
 std::string describe(const ModuleFormat& stored) {
   const GridOptions& grid = stored.grid;
   std::string text = stored.format->name();
+  if (grid.kind == GridKind::nvfp4) return text + ", NVFP4";
   if (grid.kind != GridKind::qqq) {
     text += str(", ", grid.bits, grid.symmetric ? " bits" : " bits with zero points");
     if (grid.activation_bits == 8) text += ", activations of 8";
@@ -138,7 +145,7 @@ std::optional<StoredFormat> stored_format(const nlohmann::ordered_json& config, 
   }
   throw Error(ErrorKind::unsupported, where,
               "quantization_config: method '" + quantization_method(fields) + "' is not read yet",
-              "qqq, gptq and compressed-tensors with integer weights are read");
+              "qqq, gptq and compressed-tensors with integer or NVFP4 weights are read");
 }
 
 void read_dynamic(const nlohmann::ordered_json& fields, const std::string& where,

@@ -145,6 +145,9 @@ const std::vector<const LinearFormat*>& all_formats();
 // Throws invalid_argument listing the known names.
 const LinearFormat& find_format(const std::string& name);
 
+// Throws invalid_argument for a grid of floats, where `format` has no tensors for.
+void refuse_float_grid(const LinearFormat& format, const GridOptions& grid);
+
 // The method that a quantization_config names, by any of the keys that tools write it under.
 std::string quantization_method(const nlohmann::ordered_json& fields);
 

@@ -112,6 +112,7 @@ const std::vector<FusedModule>& fused_modules() {
   static const std::vector<FusedModule> kFused{
       {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
       {"gate_up_proj", {"gate_proj", "up_proj"}},
+      {"w13", {"w1", "w3"}},
       {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa"}},
       {"in_proj_qkvz", {"in_proj_qkv", "in_proj_z"}},
       {"in_proj_ba", {"in_proj_b", "in_proj_a"}},
@@ -119,15 +120,19 @@ const std::vector<FusedModule>& fused_modules() {
   return kFused;
 }
 
-std::string fused_name(const std::string& module) {
-  if (const size_t at = module.find(kExperts); at != std::string::npos)
-    return module.substr(0, at + kExperts.size() - 1);
+std::string fused_matrix(const std::string& module) {
   const std::string parent = parent_of(module), leaf = module.substr(parent.size());
   for (const FusedModule& fused : fused_modules()) {
     if (std::find(fused.parts.begin(), fused.parts.end(), leaf) != fused.parts.end())
       return parent + fused.name;
   }
   return "";
+}
+
+std::string fused_name(const std::string& module) {
+  if (const size_t at = module.find(kExperts); at != std::string::npos)
+    return module.substr(0, at + kExperts.size() - 1);
+  return fused_matrix(module);
 }
 
 std::vector<std::string> patterns_of(const std::vector<std::string>& names,

@@ -37,7 +37,10 @@ struct FusedModule {
   std::vector<const char*> parts;
 };
 const std::vector<FusedModule>& fused_modules();
-// The matrix that a loader makes of `module` and others: "model.layers.3.self_attn.qkv_proj", or of a mixture all experts of the
+// The matrix that a loader makes of `module` and others: "model.layers.3.self_attn.qkv_proj", in a mixture of one expert's modules;
+// empty for one that stands alone.
+std::string fused_matrix(const std::string& module);
+// What it loads in one piece: that, or of a mixture all experts of the
 // layer, "model.layers.3.mlp.experts"; empty for one that stands alone.
 std::string fused_name(const std::string& module);
 

@@ -24,6 +24,7 @@ class QqqFormat final : public LinearFormat {
       throw Error(ErrorKind::invalid_argument, option, what + " is not what QQQ stores",
                   "QQQ has 4 bits, symmetric, groups of 128 or whole rows (-1)");
     };
+    refuse_float_grid(*this, grid);
     if (grid.bits != 4) refuse("--bits", std::to_string(grid.bits));
     if (!grid.symmetric) refuse("--asym", "an asymmetric grid");
     if (grid.group_size != 128 && grid.group_size != -1)

@@ -90,14 +90,16 @@ class Estimate {
   }
 
   // Bytes of one open expert of the layer's mixture: weights and sums.
-  static int64_t expert_bytes(const PauseProbe& pause, int lanes) {
-    return pause.expert_weight_bytes + sum_bytes(pause, lanes);
-  }
+  int64_t expert_bytes(const PauseProbe& pause) const { return pause.expert_weight_bytes + sum_bytes(pause); }
 
  private:
   // A merge holds the result and one partial.
-  static int64_t sum_bytes(const PauseProbe& pause, int lanes) {
-    return 4 * pause.columns * pause.columns * std::max(lanes, 1) * pause.sums;
+  int64_t one_sum(int64_t columns) const { return partial_bytes(calibrator_.statistic, columns); }
+  int64_t sum_bytes(const PauseProbe& pause) const {
+    return one_sum(pause.columns) * std::max(calibrator_.lanes, 1) * pause.sums;
+  }
+  int64_t factoring_bytes(int64_t columns) const {
+    return calibrator_.statistic == Statistic::hessian ? factor_bytes(columns) : 0;
   }
   int64_t scaled(double per_token, int64_t tokens) const {
     return static_cast<int64_t>(per_token * static_cast<double>(tokens));
@@ -128,26 +130,26 @@ class Estimate {
   Moment taking(const Mode& mode, const LayerProbe& layer, const PauseProbe& pause, int64_t wave) const {
     Moment moment{pause.module, common(mode, layer, pause, wave)};
     moment.parts.push_back({"activations at work", working(layer)});
-    int64_t sums = sum_bytes(pause, calibrator_.lanes);
+    int64_t sums = sum_bytes(pause);
     if (pause.expert) sums *= wave;
     // Everything of a layer is summed before anything is solved.
     if (calibrator_.sequential != Sequential::subset && !pause.expert) {
       sums = 0;
       for (const PauseProbe& other : layer.pauses) {
-        if (!other.expert) sums += sum_bytes(other, calibrator_.lanes);
+        if (!other.expert) sums += sum_bytes(other);
       }
     }
-    moment.parts.push_back({"Hessians", sums});
+    moment.parts.push_back({"statistics", sums});
     return moment;
   }
   Moment solving(const Mode& mode, const LayerProbe& layer, const PauseProbe& pause, int64_t wave) const {
     Moment moment{pause.module, common(mode, layer, pause, wave)};
     // One is merged, the pause's others wait.
-    int64_t sums = 4 * pause.columns * pause.columns;
-    if (pause.sums > 1) sums = sum_bytes(pause, calibrator_.lanes);
+    int64_t sums = one_sum(pause.columns);
+    if (pause.sums > 1) sums = sum_bytes(pause);
     if (pause.expert) sums *= wave;
-    moment.parts.push_back({"Hessians", sums});
-    moment.parts.push_back({"factor", factor_bytes(pause.columns)});
+    moment.parts.push_back({"statistics", sums});
+    moment.parts.push_back({"factor", factoring_bytes(pause.columns)});
     moment.parts.push_back({"module being solved", 13 * pause.rows * pause.columns});
     return moment;
   }
@@ -159,8 +161,8 @@ class Estimate {
             {{"program and tables", base_},
              {"activations that wait", mode.spill ? 0 : scaled(hidden, tokens_.total)},
              {"buffers", kLaneSlack * calibrator_.lanes},
-             {"Hessians", 4 * columns * columns * std::max(calibrator_.lanes, 1)},
-             {"factor", factor_bytes(columns)},
+             {"statistics", one_sum(columns) * std::max(calibrator_.lanes, 1)},
+             {"factor", factoring_bytes(columns)},
              {"module being solved", 13 * head_->out_features * columns}}};
   }
 
@@ -251,7 +253,7 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
     for (const PauseProbe& pause : layer.pauses) {
       if (!pause.expert) continue;
       wave_most = std::max(wave_most, pause.repeats);
-      expert_bytes = std::max(expert_bytes, Estimate::expert_bytes(pause, calibrator.lanes));
+      expert_bytes = std::max(expert_bytes, estimate.expert_bytes(pause));
     }
   }
   BudgetPlan plan;

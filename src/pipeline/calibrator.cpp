@@ -293,7 +293,7 @@ class Calibrator::LayerRun {
   void solve(PauseSums& collected, bool expert) {
     declared_.close(collected.modules());
     if (with_statistics_) return collected.each(expert, solver_);
-    solver_({.hessian = {}, .squares = {}, .modules = collected.modules(), .expert = expert});
+    solver_({.hessian = {}, .blocks = {}, .squares = {}, .modules = collected.modules(), .expert = expert});
   }
 
   // All batches stand at a mixture: its experts are opened, fed and solved a wave at a time, and their outputs added to each

@@ -45,6 +45,8 @@ Json options_of(const QuantizeJob& job, const Model& model) {
   return {
       {"method", job.method},
       {"format", job.format},
+      {"grid", to_text(solve.grid.kind)},
+      {"search", describe(solve.search)},
       {"bits", solve.grid.bits},
       {"symmetric", solve.grid.symmetric},
       {"activation-bits", solve.grid.activation_bits},

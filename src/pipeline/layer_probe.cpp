@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "solve/refine.h"
+#include "solve/scale_search.h"
 #include "solve/solvers.h"
 #include "stats/hessian.h"
 #include "tensor/activations.h"
@@ -34,11 +35,15 @@ PauseProbe describe(const std::vector<Linear*>& modules, const CalibratorOptions
   return probe;
 }
 
-double statistics_seconds(const at::Tensor& input, const AccumulationSettings& accumulation) {
-  HessianAccumulator sums(input.size(-1), 1, accumulation);
+double statistics_seconds(const at::Tensor& input, const CalibratorOptions& calibrator) {
+  const SumOptions options{.statistic = calibrator.statistic, .accumulation = calibrator.accumulation};
+  PauseSums sums(options);
+  Pause pause;
+  pause.input = input;
+  ThreadPool alone(1);
   const Clock clock;
   try {
-    sums.add(0, input);
+    sums.add(0, pause, alone);
   } catch (const Error& error) {
     // The job itself says where a value is not finite.
     if (error.kind() != ErrorKind::numerical) throw;
@@ -60,8 +65,8 @@ double describe_experts(const Pause& pause, double live_per_token, at::ScalarTyp
   for (const auto& group : groups) {
     for (const Linear* module : group) weights += module->in_features * module->out_features;
   }
-  const double once = statistics_seconds(pause.input, calibrator.accumulation) *
-                      experts_at_work(pause, calibrator.all_experts);
+  const double once =
+      statistics_seconds(pause.input, calibrator) * experts_at_work(pause, calibrator.all_experts);
   double seconds = 0;
   for (const auto& group : groups) {
     PauseProbe probe = describe(group, calibrator);
@@ -70,7 +75,8 @@ double describe_experts(const Pause& pause, double live_per_token, at::ScalarTyp
     probe.repeats = pause.experts->count();
     probe.expert_weight_bytes = weights * static_cast<int64_t>(c10::elementSize(type));
     const double ratio = static_cast<double>(probe.columns) / static_cast<double>(pause.input.size(-1));
-    seconds += once * ratio * ratio * static_cast<double>(probe.sums);
+    const double work = calibrator.statistic == Statistic::hessian ? ratio * ratio : ratio;
+    seconds += once * work * static_cast<double>(probe.sums);
     layer.pauses.push_back(probe);
   }
   return seconds;
@@ -113,8 +119,8 @@ LayerProbe run_rows(const Model& model, DecoderLayer& layer, const std::vector<T
     }
     probe.pauses.push_back(describe(pause->modules, calibrator));
     probe.pauses.back().live_per_token = live;
-    probe.statistics_seconds_per_token += static_cast<double>(probe.pauses.back().sums) *
-                                          statistics_seconds(pause->input, calibrator.accumulation) / tokens;
+    probe.statistics_seconds_per_token +=
+        static_cast<double>(probe.pauses.back().sums) * statistics_seconds(pause->input, calibrator) / tokens;
   } while (true);
   return probe;
 }
@@ -174,7 +180,24 @@ double SolveSpeed::solve_seconds(int64_t rows, int64_t columns) const {
 
 namespace {
 
+SolveSpeed measure_search(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
+  constexpr int64_t kRows = 256, kColumns = 1024;
+  const at::Tensor part = weight.slice(0, 0, kRows)
+                              .slice(1, 0, std::min(kColumns, weight.size(1) / 16 * 16))
+                              .to(at::kFloat)
+                              .contiguous();
+  LocalHessianAccumulator sums(part.size(1), 1);
+  sums.add(0, part);
+  const at::Tensor blocks = sums.merge();
+  const Clock clock;
+  solve_scale_search(part, blocks, largest_magnitude(part), options.search, pool);
+  SolveSpeed speed;
+  speed.per_weight = clock.seconds() / static_cast<double>(part.numel());
+  return speed;
+}
+
 SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
+  if (options.grid.kind == GridKind::nvfp4) return measure_search(weight, options, pool);
   const int64_t rows = std::min<int64_t>(weight.size(0), 256);
   double cost[2] = {}, columns[2] = {};
   SolveSpeed speed;

@@ -9,19 +9,24 @@ namespace {
 // Sweeps beyond the second gain next to nothing (docs/quality.md).
 constexpr int kRefine = 2;
 
+SolveOptions nvfp4(ScaleSearch::Candidates candidates) {
+  return {.grid = {.kind = GridKind::nvfp4, .group_size = 16, .mse = 0},
+          .search = {.candidates = candidates}};
+}
+
 }  // namespace
 
 const std::vector<Method>& all_methods() {
   static const std::vector<Method> kMethods{
       {"qqq",
        "GPTQ error compensation for 4-bit weights and 8-bit activations",
-       true,
+       Statistic::hessian,
        "qqq",
        {.grid = {.activation_bits = 8}, .refine = kRefine},
        {.grid = {.activation_bits = 8}}},
       {"gptq",
        "GPTQ error compensation on an integer grid of 2, 3, 4 or 8 bits",
-       true,
+       Statistic::hessian,
        "gptq",
        {.grid = {},
         .damp_percent = 0.05,
@@ -29,7 +34,19 @@ const std::vector<Method>& all_methods() {
         .order = ColumnOrder::group_aware,
         .refine = kRefine},
        {.grid = {.mse = 0}, .damp_percent = 0.05, .damp_step = 0.01, .order = ColumnOrder::group_aware}},
-      {"rtn", "plain rounding, without calibration: the floor to compare with", false, "qqq", {}, {}},
+      {"rtn",
+       "plain rounding, without calibration: the floor to compare with",
+       Statistic::none,
+       "qqq",
+       {},
+       {}},
+      {"local_hessian",
+       "NVFP4 whose block scales are searched by the output error that 16 x 16 blocks of the Hessian give",
+       Statistic::local_hessian, "compressed-tensors", nvfp4(ScaleSearch::Candidates::all)},
+      {"nvfp4_mse", "the same search by the squared error of the weights, without calibration",
+       Statistic::none, "compressed-tensors", nvfp4(ScaleSearch::Candidates::all)},
+      {"nvfp4_max", "NVFP4 with scales from the largest magnitudes, without calibration", Statistic::none,
+       "compressed-tensors", nvfp4(ScaleSearch::Candidates::largest)},
   };
   return kMethods;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "pipeline/pause_sums.h"
 #include "solve/quantized.h"
 
 namespace gramian {
@@ -11,10 +12,19 @@ namespace gramian {
 struct Method {
   std::string name;
   std::string summary;  // one line for --help
-  bool needs_hessian = false;
+  Statistic statistic = Statistic::none;
   const char* format = "qqq";  // where none is asked for
   SolveOptions defaults;
   SolveOptions compat = {};  // the peer's, under --compat gptqmodel
+  bool calibrated() const { return statistic != Statistic::none; }
+  // Over scales of NVFP4.
+  bool searches() const {
+    return defaults.grid.kind == GridKind::nvfp4 &&
+           defaults.search.candidates != ScaleSearch::Candidates::largest;
+  }
+  bool compensates() const {
+    return statistic == Statistic::hessian;
+  }  // later columns for errors of earlier ones
 };
 
 // Throws invalid_argument listing the known names.

@@ -42,6 +42,7 @@ ModuleSettings patched(ModuleSettings settings, const SettingsPatch& patch) {
   take(solve.damp_percent, patch.damp_percent);
   take(solve.damp_step, patch.damp_step);
   take(solve.static_groups, patch.static_groups);
+  if (solve.search.candidates != ScaleSearch::Candidates::largest) take(solve.search, patch.search);
   take(solve.refine, patch.refine);
   take(solve.refine_scales, patch.refine_scales);
   take(settings.fallback, patch.fallback);
@@ -66,8 +67,21 @@ const ModuleRule* rule_of(const std::vector<ModuleRule>& rules, const std::strin
   return nullptr;
 }
 
+std::string describe(const ScaleSearch& search) {
+  switch (search.candidates) {
+    case ScaleSearch::Candidates::largest:
+      return "largest magnitudes";
+    case ScaleSearch::Candidates::all:
+      return "all scales";
+    case ScaleSearch::Candidates::multiples:
+      return str(search.multiples().size(), " multiples from ", search.start, " to ", search.stop);
+  }
+  return "";
+}
+
 std::string describe(const SolveOptions& solve) {
   const GridOptions& grid = solve.grid;
+  if (grid.kind == GridKind::nvfp4) return "NVFP4, " + describe(solve.search);
   std::string text = str(grid.bits, " bits, ");
   text += grid.group_size == -1 ? std::string("whole rows") : str("groups of ", grid.group_size);
   text += grid.symmetric ? ", symmetric" : ", zero points";

@@ -25,6 +25,7 @@ struct SettingsPatch {
   std::optional<bool> desc_act, act_group_aware;  // other words for two values of `order`
   std::optional<ColumnOrder> order;
   std::optional<double> mse, damp_percent, damp_step;
+  std::optional<ScaleSearch> search;
   std::optional<int> refine;
   std::optional<bool> refine_scales;
   std::optional<FallbackOptions> fallback;
@@ -39,6 +40,7 @@ struct ModuleRule {
   ModulePattern pattern;
   bool exclude = false;  // the module stays as it is
   SettingsPatch patch;
+  bool may_be_unused = false;  // another program's, which says it for every model
   // Whether the rule is the head's alone: it then asks for a quantized head.
   bool names_head() const;
 };
@@ -46,6 +48,8 @@ struct ModuleRule {
 // The one rule that a module has: the first that matches, of which those that exclude stand first. nullptr: none.
 const ModuleRule* rule_of(const std::vector<ModuleRule>& rules, const std::string& module);
 
+// "all scales", "39 multiples from 0.25 to 4".
+std::string describe(const ScaleSearch& search);
 // "4 bits, groups of 128, symmetric, order group-aware": what the report and `inspect` say.
 std::string describe(const SolveOptions& solve);
 

@@ -11,19 +11,25 @@
 #include "models/task.h"
 #include "stats/hessian.h"
 #include "stats/imatrix.h"
+#include "stats/local_hessian.h"
 
 namespace gramian {
 
 // What is taken of the inputs of a pause.
 enum class Statistic {
-  hessian,     // 2/n Σ xxᵀ
-  importance,  // Σ x² per column
+  none,
+  hessian,        // 2/n Σ xxᵀ
+  local_hessian,  // Σ xxᵀ of each 16 columns
+  importance,     // Σ x² per column
 };
+// Bytes of one partial sum for inputs of `columns`.
+int64_t partial_bytes(Statistic statistic, int64_t columns);
 
 // What is known of one sum once every batch has reached its pause.
 struct PauseStatistics {
   at::Tensor
       hessian;  // f32 [in, in], 2/n Σ xxᵀ; undefined or 0 without tokens, undefined for another Statistic
+  at::Tensor blocks;             // f32 [⌈in / 16⌉, 16, 16], Σ xxᵀ of its columns; likewise
   at::Tensor squares;            // f64 [in], Σ x²; likewise
   int64_t tokens = 0;            // those of an expert are its own, but with all_experts
   std::vector<Linear*> modules;  // have this one sum; the solver exchanges their `op`
@@ -62,9 +68,12 @@ class PauseSums {
   struct Sum {
     std::vector<Linear*> modules;
     std::unique_ptr<HessianAccumulator> hessian;
+    std::unique_ptr<LocalHessianAccumulator> blocks;
     std::unique_ptr<ImatrixAccumulator> squares;
     double seconds = 0;
   };
+  void make(Sum& sum, int64_t columns) const;
+
   const SumOptions& options_;
   std::mutex mutex_;
   std::vector<Linear*> modules_;

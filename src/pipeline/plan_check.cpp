@@ -14,8 +14,11 @@ void refuse_fallback(const FallbackOptions& fallback, const SolveOptions& settle
   const bool plain =
       fallback.strategy == FallbackStrategy::rtn && fallback.smoother.kind == Smoother::Kind::none;
   if (plain) return;
-  if (settled.grid.kind == GridKind::qqq)
-    throw Error(ErrorKind::invalid_argument, "--fallback", "QQQ's modules are rounded plainly",
+  if (settled.grid.kind != GridKind::integer)
+    throw Error(ErrorKind::invalid_argument, "--fallback",
+                settled.grid.kind == GridKind::qqq
+                    ? "QQQ's modules are rounded plainly"
+                    : "NVFP4's scales are searched by the error of the weights alone",
                 "leave --fallback and --fallback-smoother out");
   if (fallback.strategy != FallbackStrategy::rtn && settled.grid.symmetric)
     throw Error(ErrorKind::invalid_argument, "--fallback",
@@ -90,7 +93,7 @@ class Check {
     std::set<const ModuleRule*> used;
     for (const auto& [name, rule] : rules_) used.insert(rule);
     for (const ModuleRule& rule : options_.rules) {
-      if (used.contains(&rule)) continue;
+      if (used.contains(&rule) || rule.may_be_unused) continue;
       size_t shadowed = 0;
       for (const auto& layer : layers) {
         for (const Linear& linear : layer) shadowed += rule.pattern.matches(linear.name) ? 1 : 0;

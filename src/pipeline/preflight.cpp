@@ -43,6 +43,14 @@ class Preflight {
       throw Error(ErrorKind::invalid_argument, "--statistics",
                   "statistics of quantized layers serve one job only", "add --sequential none");
     });
+    problems_.check([&] {
+      if (job_.statistics.empty() || ready_.method == nullptr ||
+          ready_.method->statistic != Statistic::local_hessian)
+        return;
+      throw Error(ErrorKind::invalid_argument, "--statistics",
+                  str("method ", job_.method, " has no statistics to keep"),
+                  "leave it out: its statistics are small and quickly taken");
+    });
     problems_.check([&] { ready_.checkpoint = std::make_shared<const Checkpoint>(job_.source); });
     if (ready_.checkpoint != nullptr && problems_.check([&] { refuse_quantized(*ready_.checkpoint); })) {
       check_model(dtype);
@@ -91,7 +99,7 @@ class Preflight {
 
   void check_rows() {
     const bool calibrated =
-        ready_.method == nullptr ? job_.calibration.has_value() : ready_.method->needs_hessian;
+        ready_.method == nullptr ? job_.calibration.has_value() : ready_.method->calibrated();
     if (!calibrated) return;
     problems_.check([&] {
       if (!job_.calibration) {
@@ -125,17 +133,17 @@ class Preflight {
       log_.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", model.spec().layers(),
                     ") stay as they are: if the model has them, config.json is wrong"));
     }
-    if (ready_.method->needs_hessian) {
+    if (ready_.method->calibrated()) {
       say_rows(ready_.rows);
     } else if (job_.calibration) {
       log_.warn(str("method ", ready_.method->name, " takes no calibration: ", job_.calibration->string(),
                     " is not read"));
     }
-    if (!ready_.method->needs_hessian && !job_.statistics.empty())
+    if (!ready_.method->calibrated() && !job_.statistics.empty())
       log_.warn(str("method ", ready_.method->name, " takes no statistics: --statistics is not used"));
     if (!job_.unused_options.empty())
-      log_.warn(str("method ", ready_.method->name, " rounds plainly and has no use for ",
-                    quote_names(job_.unused_options, 10)));
+      log_.warn(
+          str("method ", ready_.method->name, " has no use for ", quote_names(job_.unused_options, 10)));
     for (const std::string& name : ready_.plan.skipped())
       log_.info("left unquantized: " + name + ", " + ready_.plan.find(name)->skip_reason);
     if (const auto left_out = ready_.checkpoint->side_files().left_out; !left_out.empty()) {

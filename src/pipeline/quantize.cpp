@@ -120,6 +120,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
                                .lanes = job.lanes,
                                .threads = pool.threads(),
                                .sequential = job.sequential,
+                               .statistic = method.statistic,
                                .accumulation = job.accumulation,
                                .share = {},
                                .all_experts = job.all_experts,
@@ -127,7 +128,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   const SharedInputs shared(model, plan, {job.shared_inputs, !job.statistics.empty()}, log);
   calibrator.share = [&](const std::vector<Linear*>& pause) { return shared.sums(pause); };
   std::optional<BudgetPlan> budget;
-  if (method.needs_hessian) {
+  if (method.calibrated()) {
     budget = plan_memory(job, model, plan, rows, calibrator, pool);
     say(*budget, log);
   }
@@ -148,7 +149,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   Journal journal(job.output, job_identity(job, ready), discard ? Unfinished::discard : Unfinished::go_on,
                   log);
   std::optional<StatisticsFile> statistics;
-  if (method.needs_hessian && fs::exists(job.statistics)) {
+  if (method.calibrated() && fs::exists(job.statistics)) {
     statistics.emplace(job.statistics, statistics_identity(journal.identity()));
     log.info("statistics are taken from " + job.statistics.string());
   }
@@ -156,7 +157,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
     QuantizeRun run(job, model, plan, shared, journal, telemetry, pool, log);
     if (statistics) {
       run.from_statistics(*statistics, rows);
-    } else if (method.needs_hessian) {
+    } else if (method.calibrated()) {
       if (!job.statistics.empty()) run.keep_statistics();
       run.calibrated(rows, calibrator);
     } else {
@@ -164,7 +165,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
     }
     run.finish();
     Json report = run.report(rows, method);
-    if (method.needs_hessian && !statistics) say_sharing(report.at("shared_inputs"), log);
+    if (method.calibrated() && !statistics) say_sharing(report.at("shared_inputs"), log);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     report["seconds"] = seconds + run.earlier_seconds();
     report["peak_rss_bytes"] = peak_rss_bytes();

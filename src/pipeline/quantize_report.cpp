@@ -14,12 +14,14 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   json["gramian"] = GRAMIAN_VERSION;
   json["method"] = method.name;
   json["format"] = plan_.format->name();
+  json["grid"] = to_text(plan_.solve.grid.kind);
   json["bits"] = plan_.solve.grid.bits;
   json["symmetric"] = plan_.solve.grid.symmetric;
   json["activation_bits"] = plan_.solve.grid.activation_bits;
   json["group_size"] = plan_.solve.grid.group_size;
   json["mse"] = plan_.solve.grid.mse;
-  if (method.needs_hessian) {
+  if (plan_.solve.grid.kind == GridKind::nvfp4) json["search"] = describe(plan_.solve.search);
+  if (method.compensates()) {
     json["damp_percent"] = plan_.solve.damp_percent;
     json["order"] = to_text(plan_.solve.order);
     json["static_groups"] = plan_.solve.static_groups;
@@ -46,7 +48,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   json["linear_multiplications"] = total.linear_multiplications;
   json["sequential"] = to_text(job_.sequential);
   json["statistics"] = job_.statistics.empty() ? Json(nullptr) : Json(job_.statistics.string());
-  if (method.needs_hessian) {
+  if (method.calibrated()) {
     const AccumulationSettings& sums = job_.accumulation;
     json["hessian_input_dtype"] = to_text(sums.input);
     json["staging_dtype"] = sums.staging ? Json(to_text(*sums.staging)) : Json(nullptr);
@@ -54,7 +56,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
     json["chunk_bytes"] = sums.chunk_bytes > 0 ? Json(sums.chunk_bytes) : Json(nullptr);
     json["hessian_products"] = resolve_on_cpu(sums, model_.dtype()).bf16_products ? "bfloat16" : "float32";
   }
-  if (method.needs_hessian) {
+  if (method.calibrated()) {
     Json& shared = json["shared_inputs"] = shared_.to_json();
     shared["adopted"] = total.adopted;
     shared["sums"] = total.sums;

@@ -71,14 +71,17 @@ class QuantizeRun {
   // Why the statistics are too few for the module; empty where they are not.
   std::string lack(const PlannedModule& module, const PauseStatistics& statistics, bool starved) const;
   Factor factorize_pause(size_t layer, const SolveOptions& solve, const PauseStatistics& statistics);
-  // Solves, packs and writes; returns what the forward goes on with. Plain rounding has neither factor nor statistics.
-  std::shared_ptr<const LinearOp> store(size_t layer, const PlannedModule& module, const Factor* factor,
-                                        const PauseStatistics* statistics, const std::string& lacking);
+  // Solves, packs and writes; returns what the forward goes on with, nothing where there is none.
+  std::shared_ptr<const LinearOp> store(size_t layer, const PlannedModule& module,
+                                        const InputStatistic& input, const std::string& lacking);
+  // Of all quantized matrices of the layer that share a global scale with `module`.
+  float largest_shared(size_t layer, const PlannedModule& module);
   void note(size_t layer, const SolvedModule& solved, const PlannedModule& planned, int64_t tokens,
             double error, double solve_seconds, double write_seconds);
   void verify_output();
 
   const QuantizeJob& job_;
+  const Method& job_method_;
   const Model& model_;
   const QuantizePlan& plan_;
   const SharedInputs& shared_;
@@ -90,9 +93,10 @@ class QuantizeRun {
   std::unique_ptr<StatisticsWriter> new_statistics_;
   Progress progress_;
   std::vector<LayerRecord> done_;
-  LayerRecord now_;                    // of the layer in work
-  std::set<std::string> adopted_;      // there
-  std::vector<std::string> unusable_;  // modules that needed a fallback and must not have one
+  LayerRecord now_;                       // of the layer in work
+  std::set<std::string> adopted_;         // there
+  std::map<std::string, float> largest_;  // there: of matrices that share a global scale, by fused_matrix()
+  std::vector<std::string> unusable_;     // modules that needed a fallback and must not have one
   std::chrono::steady_clock::time_point layer_start_;
   size_t resumed_at_ = 0;
   int64_t tokens_ = 0;

@@ -10,6 +10,7 @@
 #include "formats/yaml.h"
 #include "pipeline/method.h"
 #include "pipeline/recipe_fields.h"
+#include "pipeline/recipe_quant_cfg.h"
 
 namespace gramian {
 namespace {
@@ -229,7 +230,9 @@ class Reader {
     if (quantize == nullptr) return;
     if (!quantize->is_object()) return fields.problem("quantize", "expected an object");
     RecipeFields inner(*quantize, where_, "quantize: ", problems_);
-    inner.refuse({"quant_cfg"}, "is not read: say bits, group_size, sym and dynamic");
+    const Json* list = inner.take("quant_cfg");
+    QuantConfig config;
+    if (list != nullptr) config = read_quant_cfg(*list, where_, "quantize: ", problems_);
     const Json* algorithm = inner.take("algorithm");
     inner.finish();
     if (algorithm == nullptr) return inner.problem("algorithm", "is missing");
@@ -240,20 +243,65 @@ class Reader {
     if (method == nullptr || !method->is_string()) return settings.problem("method", "is missing");
     if (recipe_.method) settings.problem("method", "stands twice: here and in " + *recipe_.method);
     const auto name = method->get<std::string>();
+    const bool nvfp4 = config.grid && config.grid->kind == GridKind::nvfp4;
+    if (config.grid && !nvfp4) take_grid(*config.grid);
+    if (!config.excluded.empty())
+      recipe_.rules.push_back(
+          {"-:" + config.excluded, ModulePattern(config.excluded, where_), true, {}, true});
     if (name == "max") {
-      recipe_.method = "rtn";
-      if (!recipe_.defaults.mse) recipe_.defaults.mse = 0;
-    } else if (name == "gptq") {
+      recipe_.method = nvfp4 ? "nvfp4_max" : "rtn";
+      if (!nvfp4 && !recipe_.defaults.mse) recipe_.defaults.mse = 0;
+    } else if (name == "gptq" && !nvfp4) {
       recipe_.method = "gptq";
+      recipe_.defaults.damp_percent = settings.number("perc_damp", 1e-12, 0.999999);
       if (const auto damp = settings.number("percdamp", 1e-12, 0.999999))
         recipe_.defaults.damp_percent = damp;
       settings.whole({"block_size"}, {128});
+    } else if (nvfp4 && (name == "mse" || name == "local_hessian")) {
+      recipe_.method = name == "mse" ? "nvfp4_mse" : name;
+      read_search(settings);
+      if (name == "local_hessian") read_local_hessian(settings);
     } else {
-      return settings.problem("method", quote_name(name) + " is not built", "max and gptq are");
+      return settings.problem("method", quote_name(name) + " is not built",
+                              "max and gptq are, and for weights of e2m1 max, mse and local_hessian");
     }
     // Where sums of several processes meet, and what is printed.
     settings.pass({"debug", "distributed_sync"});
     settings.finish();
+  }
+
+  // Integers by quant_cfg, where nothing else is said.
+  void take_grid(const GridOptions& grid) {
+    if (!recipe_.defaults.bits) recipe_.defaults.bits = grid.bits;
+    if (!recipe_.defaults.group_size) recipe_.defaults.group_size = grid.group_size;
+  }
+
+  void read_search(RecipeFields& settings) {
+    const bool all = settings.boolean({"fp8_scale_sweep"}).value_or(true);
+    ScaleSearch search{.candidates = all ? ScaleSearch::Candidates::all : ScaleSearch::Candidates::multiples};
+    search.start = settings.number("start_multiplier", 1e-6, 1e6).value_or(search.start);
+    search.stop = settings.number("stop_multiplier", 1e-6, 1e6).value_or(search.stop);
+    search.step = settings.number("step_size", 1e-6, 1e6).value_or(search.step);
+    if (!search.sound())
+      return settings.problem("step_size", "gives no multiples, or more than there are scales");
+    recipe_.defaults.search = search;
+  }
+
+  void read_local_hessian(RecipeFields& settings) {
+    settings.whole({"block_size"}, {16});
+    if (const auto type = settings.text({"hessian_input_dtype"}, {"float32", "bfloat16"}))
+      recipe_.hessian_input = parse_hessian_input(*type);
+    // Statistics of the original model, but where layers are to see the quantized ones before them.
+    recipe_.sequential = Sequential::none;
+    const Json* layerwise = settings.take("layerwise");
+    if (layerwise == nullptr || layerwise->is_null()) return;
+    if (!layerwise->is_object()) return settings.problem("layerwise", "expected an object");
+    RecipeFields fields(*layerwise, where_, "quantize: algorithm: layerwise: ", problems_);
+    const bool on = fields.boolean({"enable"}).value_or(false);
+    if (fields.boolean({"get_qdq_activations_from_prev_layer"}).value_or(false) && on)
+      recipe_.sequential = Sequential::layer;
+    fields.pass({"checkpoint_dir", "save_every", "calib_mutates_weights"});
+    fields.finish();
   }
 
   // Where written configurations keep what loaders need not know. The rest of it changes nothing here.

@@ -20,6 +20,7 @@ struct Recipe {
   bool lm_head = false;
   std::optional<bool> shared_inputs;
   std::optional<Sequential> sequential;
+  std::optional<HessianInput> hessian_input;
   std::optional<DType> staging;  // of the Hessians' sums
   std::optional<int64_t> chunk_size, chunk_bytes;
   Problems problems;  // everything that is wrong with the file's fields, patterns and values

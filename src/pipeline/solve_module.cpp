@@ -6,35 +6,54 @@
 
 #include "base/error.h"
 #include "solve/refine.h"
+#include "solve/scale_search.h"
 #include "solve/solvers.h"
 #include "tensor/ops.h"
 
 namespace gramian {
 namespace {
 
-QuantizedLinear solve_unnamed(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
-                              int64_t tokens, const SolveSettings& settings, ThreadPool& pool) {
+// Why a module whose method takes statistics does without; empty where it need not.
+std::string reason_without(const InputStatistic& input, const SolveSettings& settings) {
+  if (!settings.lacking.empty()) return settings.lacking;
+  if (input.tokens == 0) return "no calibration tokens";
+  if (input.factor != nullptr && !input.factor->ok()) return "Hessian does not factor with damping below 1";
+  return "";
+}
+
+QuantizedLinear solve_nvfp4(const PackSource& source, const InputStatistic& input,
+                            const SolveSettings& settings, ThreadPool& pool) {
+  const std::string reason =
+      input.taken() || !settings.lacking.empty() ? reason_without(input, settings) : "";
+  QuantizedLinear result = solve_scale_search(source.weight, reason.empty() ? input.blocks : at::Tensor(),
+                                              std::max(settings.largest, largest_magnitude(source.weight)),
+                                              settings.options.search, pool);
+  if (!reason.empty()) result.fallback = "nvfp4_mse: " + reason;
+  return result;
+}
+
+QuantizedLinear solve_unnamed(const PackSource& source, const InputStatistic& input,
+                              const SolveSettings& settings, ThreadPool& pool) {
   const GridOptions& grid = settings.options.grid;
-  if (factor == nullptr) return solve_rtn(source.weight, grid, pool);
-  if (tokens > 0 && settings.lacking.empty() && factor->ok()) {
-    QuantizedLinear solved = solve_gptq(source.weight, *factor, tokens, settings.options, pool);
-    if (settings.options.refine > 0) refine(solved, source.weight, hessian, settings.options, pool);
+  if (grid.kind == GridKind::nvfp4) return solve_nvfp4(source, input, settings, pool);
+  if (!input.taken()) return solve_rtn(source.weight, grid, pool);
+  const std::string reason = reason_without(input, settings);
+  if (reason.empty()) {
+    QuantizedLinear solved = solve_gptq(source.weight, *input.factor, input.tokens, settings.options, pool);
+    if (settings.options.refine > 0) refine(solved, source.weight, input.hessian, settings.options, pool);
     return solved;
   }
   QuantizedLinear result = solve_fallback(source.weight, grid, settings.fallback, pool);
-  result.fallback = str(to_text(settings.fallback.strategy), ": ",
-                        !settings.lacking.empty() ? settings.lacking
-                        : tokens == 0             ? std::string("no calibration tokens")
-                                      : std::string("Hessian does not factor with damping below 1"));
-  result.damp_attempts = factor->attempts;
+  result.fallback = str(to_text(settings.fallback.strategy), ": ", reason);
+  result.damp_attempts = input.factor->attempts;
   return result;
 }
 
 // The solvers know matrices, not their names.
-QuantizedLinear solve(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
-                      int64_t tokens, const SolveSettings& settings, ThreadPool& pool) {
+QuantizedLinear solve(const PackSource& source, const InputStatistic& input, const SolveSettings& settings,
+                      ThreadPool& pool) {
   try {
-    return solve_unnamed(source, factor, hessian, tokens, settings, pool);
+    return solve_unnamed(source, input, settings, pool);
   } catch (const Error& error) {
     throw Error(error.kind(), source.name, error.what());
   }
@@ -47,11 +66,10 @@ std::shared_ptr<const LinearOp> dense(const DecodedLinear& decoded, at::ScalarTy
 
 }  // namespace
 
-SolvedModule solve_module(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
-                          int64_t tokens, const SolveSettings& settings, ThreadPool& pool) {
+SolvedModule solve_module(const PackSource& source, const InputStatistic& input,
+                          const SolveSettings& settings, ThreadPool& pool) {
   SolvedModule solved;
-  solved.quantized = solve(source, factor, hessian, tokens, settings, pool);
-  solved.by_hessian = factor != nullptr && solved.quantized.fallback.empty();
+  solved.quantized = solve(source, input, settings, pool);
   const GridOptions& grid = settings.options.grid;
   solved.packed = settings.format.pack(solved.quantized, source, grid);
   solved.decoded = settings.format.unpack(solved.packed, source.shape.out_features, source.shape.in_features,
@@ -59,7 +77,7 @@ SolvedModule solve_module(const PackSource& source, const Factor* factor, const 
   return solved;
 }
 
-double relative_error(const PackSource& source, const SolvedModule& solved, const at::Tensor& hessian) {
+double relative_error(const PackSource& source, const SolvedModule& solved, const InputStatistic& input) {
   constexpr int64_t kRowsMax = 128;
   const int64_t n = source.weight.size(0), rows = std::min(n, kRowsMax);
   std::vector<int64_t> chosen;
@@ -68,7 +86,10 @@ double relative_error(const PackSource& source, const SolvedModule& solved, cons
   const at::Tensor weight = source.weight.index_select(0, index).to(at::kFloat);
   const at::Tensor error = weight.sub(solved.decoded.weight.index_select(0, index));
   const auto energy = [&](const at::Tensor& x) {
-    return x.matmul(hessian).mul_(x).sum(at::kDouble).item<double>();
+    if (input.hessian.defined()) return x.matmul(input.hessian).mul_(x).sum(at::kDouble).item<double>();
+    if (!input.blocks.defined()) return std::nan("");
+    const at::Tensor parts = x.view({rows, input.blocks.size(0), -1}).transpose(0, 1);
+    return parts.matmul(input.blocks).mul_(parts).sum(at::kDouble).item<double>();
   };
   // H is not negative; rounding may make the sum so where the error is next to nothing.
   return std::sqrt(std::max(energy(error), 0.0) / energy(weight));

@@ -18,8 +18,16 @@ namespace gramian {
 struct SolvedModule {
   QuantizedLinear quantized;
   PackedParts packed;
-  DecodedLinear decoded;    // `packed` as a reader sees it
-  bool by_hessian = false;  // false: plainly rounded, or by the fallback that `quantized` names
+  DecodedLinear decoded;  // `packed` as a reader sees it
+};
+
+// What is known of a module's input. All empty: the method takes no statistic.
+struct InputStatistic {
+  const Factor* factor = nullptr;  // of `hessian`
+  at::Tensor hessian = {};         // f32 [K, K]
+  at::Tensor blocks = {};          // local Hessian, f32 [K / 16, 16, 16]
+  int64_t tokens = 0;              // behind them
+  bool taken() const { return factor != nullptr || blocks.defined(); }
 };
 
 // What a module is quantized for, and how.
@@ -27,18 +35,20 @@ struct SolveSettings {
   const LinearFormat& format;
   const SolveOptions& options;
   const FallbackOptions& fallback;
-  std::string lacking = {};  // why the module does without its Hessian; empty: it need not
+  std::string lacking = {};  // why the module does without its statistic; empty: it need not
+  float largest = 0;         // NVFP4: of all matrices that share the module's global scale
 };
 
-// `factor` of the module's input over `tokens` rows, nullptr for plain rounding, and its Hessian, which only the last pass over
-// the codes reads. A factor that failed, or no tokens at all, gives plain rounding with a fallback mark.
-SolvedModule solve_module(const PackSource& source, const Factor* factor, const at::Tensor& hessian,
-                          int64_t tokens, const SolveSettings& settings, ThreadPool& pool);
+// A factor that failed, or no tokens at all, gives plain rounding (NVFP4: the search by the error of the weights) with a fallback
+// mark. The Hessian itself is read by the last pass over the codes alone.
+SolvedModule solve_module(const PackSource& source, const InputStatistic& input,
+                          const SolveSettings& settings, ThreadPool& pool);
 
-// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, Q decoded from what is stored, and H [K, K] of the module's input: the
-// root of the share of the output's energy that is lost on the calibration rows, bias apart. Taken over at most 128
-// output rows, number floor(i · N / 128), in f32 with sums in f64. NaN where W H Wᵀ is 0.
-double relative_error(const PackSource& source, const SolvedModule& solved, const at::Tensor& hessian);
+// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, Q decoded from what is stored, and H of the module's input, [K, K] or the blocks
+// on its diagonal: the root of the share of the output's energy that is lost on the calibration rows, bias (and what blocks
+// have to do with each other) apart. Taken over at most 128 output rows, number floor(i · N / 128), in f32 with sums in f64.
+// NaN where W H Wᵀ is 0, or without a statistic.
+double relative_error(const PackSource& source, const SolvedModule& solved, const InputStatistic& input);
 
 // The dense layer that batches go on with, in `dtype`: the weight decoded from what is stored, or code · scale rounded to
 // the source's type under compat.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "solve/column_order.h"
 
@@ -15,7 +16,9 @@ namespace gramian {
 enum class GridKind {
   qqq,  // 4 bits, symmetric: -8..7 in groups of 128, -7..7 and another rule for whole rows (formats/qqq.h)
   integer,  // 2, 3, 4 or 8 bits, symmetric or with zero points, groups of any size or whole rows alike
+  nvfp4,    // 4-bit floats, groups of 16 with scales in E4M3, one factor over all (kernels/nvfp4/nvfp4.h)
 };
+const char* to_text(GridKind kind);
 
 struct GridOptions {
   GridKind kind = GridKind::qqq;
@@ -36,8 +39,24 @@ struct GridOptions {
   int activation_bits = 0;
 };
 
+// How solve/scale_search.h chooses the scales of NVFP4's blocks.
+struct ScaleSearch {
+  enum class Candidates {
+    largest,    // no search: the block's largest magnitude becomes the largest value
+    all,        // every scale that there is
+    multiples,  // of that of the largest magnitude, evenly from `start` to `stop`
+  };
+  Candidates candidates = Candidates::all;
+  double start = 0.25, stop = 4.0;
+  double step = 0.1;  // at most; ⌈(stop - start) / step⌉ + 1 multiples
+  std::vector<float> multiples() const;
+  // 0 < start <= stop, step > 0, and no more multiples than there are scales.
+  bool sound() const;
+};
+
 struct SolveOptions {
   GridOptions grid;
+  ScaleSearch search = {};  // nvfp4 alone; what follows is for the other grids
   // λ = damp_percent · mean(diag H), raised by damp_step · mean until the matrix factors.
   double damp_percent = 0.005;
   double damp_step = 0.001;
@@ -62,7 +81,9 @@ struct QuantizedLinear {
   at::Tensor channel_scale;
   int bits = 4;
   int64_t group_size = 0;  // resolved: K for one scale per row
-  // (code - zero) · scale, f32 [N, K].
+  // NVFP4: codes are E2M1's, `scale` holds E4M3 values, which 1 / global_scale multiplies. 0: another grid.
+  float global_scale = 0;
+  // (code - zero) · scale, or what NVFP4's codes stand for; f32 [N, K].
   at::Tensor weight() const;
   // Σ (w - q)² / (2 U_kk²) over all weights, divided by the number of token rows; NaN where no Hessian was
   // used.

@@ -111,7 +111,7 @@ class Quantize(e2e.GramianTestCase):
     def test_refine(self):
         """Two sweeps by default; without them the error against each Hessian is larger, and where the scales stay, too."""
         _, plain = self.changes("--refine", 0)
-        for flags, name in ((("--refine", 5), "five"), (("--no-refine-scales",), "fixed")):
+        for flags, name in ((("--refine", 5), "five"), (("--no-refine-scales", "--scale-multiples",), "fixed")):
             self.job(*flags, name=name)
             self.assertNotEqual(weights(self.path(name)), weights(self.base), flags)
         for module, base in zip(plain["modules"], self.base_report["modules"]):
@@ -244,7 +244,7 @@ class Quantize(e2e.GramianTestCase):
         for verb, flags in {
                 "quantize": ["--output", "--method", "--group-size", "--mse", "--damp-percent", "--damp-step", "--static-groups",
                              "--format", "--bits", "--activation-bits", "--sym", "--asym", "--order", "--desc-act", "--fallback",
-                             "--fallback-smoother", "--refine", "--no-refine-scales", "--fallback-threshold", "--no-fallback",
+                             "--fallback-smoother", "--refine", "--no-refine-scales", "--scale-multiples", "--fallback-threshold", "--no-fallback",
                              "--lm-head-bits", "--untie", "--recipe", "--target",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 

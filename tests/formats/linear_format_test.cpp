@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "formats/gptq_format.h"
 #include "formats/qqq_format.h"
+#include "solve/scale_search.h"
 #include "solve/solvers.h"
 #include "support/tiny_model.h"
 #include "tensor/ops.h"
@@ -34,7 +35,10 @@ Module packed(const LinearFormat& format, const GridOptions& grid, int64_t n, in
                    random_normal({n, k}, 3).add_(0.5).mul_(0.05).to(at::kBFloat16),
                    random_normal({n}, 4).to(at::kBFloat16)};
   module.solve = format.settle({.grid = grid}, DType::bf16);
-  module.quantized = solve_rtn(module.source.weight, module.solve.grid, pool);
+  const at::Tensor& weight = module.source.weight;
+  module.quantized = grid.kind == GridKind::nvfp4
+                         ? solve_scale_search(weight, {}, largest_magnitude(weight), {}, pool)
+                         : solve_rtn(weight, module.solve.grid, pool);
   module.parts = format.pack(module.quantized, module.source, module.solve.grid);
   return module;
 }
@@ -61,7 +65,7 @@ TEST_P(LinearFormatTest, StoresWhatTheSolverChose) {
     EXPECT_EQ(module.parts.at(part.name).sizes(), at::IntArrayRef(part.shape)) << part.name;
   }
   const DecodedLinear decoded = format.unpack(module.parts, kind.n, kind.k, grid, "layer.proj");
-  if (grid.kind == GridKind::integer) {
+  if (grid.kind != GridKind::qqq) {
     EXPECT_TRUE(decoded.weight.equal(module.quantized.weight()));
   }
   EXPECT_LT(decoded.weight.sub(module.source.weight).abs().max().item<double>(), 0.2);
@@ -118,7 +122,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Kind{"compressed-tensors", {.bits = 4, .symmetric = false, .group_size = 32}},
                     Kind{"compressed-tensors", {.bits = 8, .group_size = -1}},
                     Kind{"compressed-tensors", {.bits = 8, .group_size = -1, .activation_bits = 8}},
-                    Kind{"compressed-tensors", {.bits = 4, .group_size = 128, .activation_bits = 8}}));
+                    Kind{"compressed-tensors", {.bits = 4, .group_size = 128, .activation_bits = 8}},
+                    Kind{"compressed-tensors", {.kind = GridKind::nvfp4, .group_size = 16, .mse = 0}}));
 
 TEST(LinearFormats, ZeroPointsOfZeroAreNotBorrowedFromTheNeighbour) {
   ThreadPool pool(1);

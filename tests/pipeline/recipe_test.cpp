@@ -134,12 +134,75 @@ TEST(Recipe, ModelOptimizersAlgorithms) {
   EXPECT_EQ(gptq.defaults.damp_percent, 0.01);
   EXPECT_SAYS(refused("quantize: {algorithm: {method: local_hessian, block_size: 16}}"),
               "\"local_hessian\" is not built");
+  EXPECT_EQ(sound("quantize: {algorithm: {method: gptq, perc_damp: 0.3}}").defaults.damp_percent, 0.3);
   EXPECT_SAYS(refused("quantize: {algorithm: {method: awq_lite}}"),
               "\"awq_lite\" is not built; max and gptq are");
   EXPECT_SAYS(refused("quantize: {algorithm: {method: max, start_multiplier: 2}}"),
               "\"start_multiplier\": no such field");
-  EXPECT_SAYS(refused("quantize: {algorithm: max, quant_cfg: []}"), "quant_cfg: is not read");
+  EXPECT_SAYS(refused("quantize: {algorithm: max, quant_cfg: []}"), "quant_cfg: no entry says");
   EXPECT_SAYS(refused("quantize: {}"), "algorithm: is missing");
+}
+
+// The weights' part of Model Optimizer's configuration for NVFP4, as it writes it.
+std::string nvfp4_recipe(const std::string& algorithm, const std::string& more = "") {
+  return "quantize:\n  algorithm: " + algorithm +
+         "\n  quant_cfg:\n"
+         "    - {quantizer_name: '*', enable: false}\n"
+         "    - {quantizer_name: '*weight_quantizer', cfg: {num_bits: e2m1, block_sizes: {-1: 16, type: "
+         "static, "
+         "scale_bits: e4m3}}}\n"
+         "    - {quantizer_name: '*lm_head*', enable: false}\n" +
+         more;
+}
+
+TEST(Recipe, ModelOptimizersQuantizers) {
+  const Recipe plain = sound(nvfp4_recipe("max"));
+  EXPECT_EQ(plain.method, "nvfp4_max");
+  ASSERT_EQ(plain.rules.size(), 1);
+  EXPECT_TRUE(plain.rules[0].may_be_unused);
+  EXPECT_EQ(rule_of(plain.rules, "model.layers.0.mlp.up_proj"), nullptr);
+  EXPECT_NE(rule_of(plain.rules, "lm_head"), nullptr);
+  // Later entries win.
+  const Recipe some =
+      sound(nvfp4_recipe("mse",
+                         "    - {quantizer_name: '*mlp*', enable: false}\n"
+                         "    - {quantizer_name: '*down_proj.weight_quantizer', cfg: {num_bits: e2m1, "
+                         "block_sizes: {-1: 16}}}\n"
+                         "    - {quantizer_name: '*input_quantizer', enable: false}\n"));
+  EXPECT_EQ(some.method, "nvfp4_mse");
+  EXPECT_EQ(some.defaults.search->candidates, ScaleSearch::Candidates::all);
+  EXPECT_NE(rule_of(some.rules, "model.layers.0.mlp.up_proj"), nullptr);
+  EXPECT_EQ(rule_of(some.rules, "model.layers.0.mlp.down_proj"), nullptr);
+  EXPECT_EQ(rule_of(some.rules, "model.layers.0.self_attn.q_proj"), nullptr);
+  const Recipe local = sound(nvfp4_recipe(
+      "{method: local_hessian, fp8_scale_sweep: false, block_size: 16, start_multiplier: 0.5, "
+      "stop_multiplier: 2, "
+      "step_size: 0.25, hessian_input_dtype: float32, distributed_sync: true, layerwise: {enable: false}}"));
+  EXPECT_EQ(local.method, "local_hessian");
+  EXPECT_EQ(local.sequential, Sequential::none);
+  EXPECT_EQ(local.hessian_input, HessianInput::float32);
+  EXPECT_EQ(local.defaults.search->multiples(), (std::vector<float>{0.5f, 0.75f, 1, 1.25f, 1.5f, 1.75f, 2}));
+  const Recipe layerwise = sound(nvfp4_recipe(
+      "{method: local_hessian, layerwise: {enable: true, get_qdq_activations_from_prev_layer: true}}"));
+  EXPECT_EQ(layerwise.sequential, Sequential::layer);
+  const Recipe integers = sound(
+      "quantize: {algorithm: gptq, quant_cfg: [{quantizer_name: '*weight_quantizer', cfg: {num_bits: 4, "
+      "block_sizes: "
+      "{-1: 128}}}]}");
+  EXPECT_EQ(integers.defaults.bits, 4);
+  EXPECT_EQ(integers.defaults.group_size, 128);
+  EXPECT_TRUE(integers.rules.empty());
+  EXPECT_SAYS(
+      refused(nvfp4_recipe("max", "    - {quantizer_name: '*input_quantizer', cfg: {num_bits: e2m1}}\n")),
+      "only weights are quantized");
+  EXPECT_SAYS(refused(nvfp4_recipe("gptq")), "\"gptq\" is not built");
+  EXPECT_SAYS(refused(nvfp4_recipe("{method: local_hessian, block_size: 32}")),
+              "block_size: 32 is none of 16");
+  EXPECT_SAYS(refused(nvfp4_recipe("{method: mse, step_size: 1.0e-5}")), "step_size: gives no multiples");
+  EXPECT_SAYS(
+      refused("quantize: {algorithm: max, quant_cfg: [{quantizer_name: '*weight_quantizer', cfg: {num_bits: "
+              "e2m1, block_sizes: {-1: 32}}}]}"),
+      "4-bit floats have blocks of 16");
 }
 
 TEST(Recipe, EverythingWrongIsSaidAtOnce) {

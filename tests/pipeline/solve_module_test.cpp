@@ -22,7 +22,8 @@ class SolveModuleTest : public testing::Test {
  protected:
   SolvedModule solve(const Factor* factor, int64_t tokens, bool compat = false) {
     source_.compat_gptqmodel = compat;
-    return solve_module(source_, factor, hessian_, tokens, {qqq_format(), options_, fallback_}, pool_);
+    return solve_module(source_, {.factor = factor, .hessian = hessian_, .tokens = tokens},
+                        {qqq_format(), options_, fallback_}, pool_);
   }
   // The weight that the module goes on with.
   at::Tensor next_weight(const SolvedModule& solved, at::ScalarType dtype) {
@@ -46,7 +47,6 @@ class SolveModuleTest : public testing::Test {
 
 TEST_F(SolveModuleTest, GoesOnWithWhatIsStored) {
   const SolvedModule solved = solve(&factor_, kTokens);
-  EXPECT_TRUE(solved.by_hessian);
   EXPECT_TRUE(solved.quantized.fallback.empty());
   const qqq::Decoded decoded = qqq::unpack(qqq_parts(solved.packed), kOut, kIn, "layer.proj");
   EXPECT_EQ(decoded.saturated, 0);
@@ -70,7 +70,6 @@ TEST_F(SolveModuleTest, CompatGoesOnWithCodesTimesScale) {
 
 TEST_F(SolveModuleTest, WithoutAFactorWeightsAreRounded) {
   const SolvedModule plain = solve(nullptr, 0);
-  EXPECT_FALSE(plain.by_hessian);
   EXPECT_TRUE(plain.quantized.fallback.empty());
   EXPECT_TRUE(std::isnan(plain.quantized.loss));
   EXPECT_TRUE(plain.quantized.codes.equal(solve_rtn(source_.weight, options_.grid, pool_).codes));
@@ -78,13 +77,11 @@ TEST_F(SolveModuleTest, WithoutAFactorWeightsAreRounded) {
 
 TEST_F(SolveModuleTest, FallbacksAreMarked) {
   const SolvedModule empty = solve(&factor_, 0);
-  EXPECT_FALSE(empty.by_hessian);
   EXPECT_NE(empty.quantized.fallback.find("no calibration tokens"), std::string::npos)
       << empty.quantized.fallback;
   Factor failed;
   failed.attempts = 7;
   const SolvedModule unfactored = solve(&failed, kTokens);
-  EXPECT_FALSE(unfactored.by_hessian);
   EXPECT_NE(unfactored.quantized.fallback.find("does not factor"), std::string::npos)
       << unfactored.quantized.fallback;
   EXPECT_EQ(unfactored.quantized.damp_attempts, 7);
@@ -108,7 +105,8 @@ TEST_F(SolveModuleTest, TransposedWeightsGiveTheSameTensors) {
 
 TEST_F(SolveModuleTest, TooFewTokensAreAReason) {
   const SolveSettings settings{qqq_format(), options_, fallback_, "3 calibration tokens, fewer than 5"};
-  const SolvedModule few = solve_module(source_, &factor_, hessian_, kTokens, settings, pool_);
+  const SolvedModule few =
+      solve_module(source_, {.factor = &factor_, .hessian = hessian_, .tokens = kTokens}, settings, pool_);
   EXPECT_EQ(few.quantized.fallback, "rtn: 3 calibration tokens, fewer than 5");
   EXPECT_TRUE(few.quantized.codes.equal(solve(nullptr, 0).quantized.codes));
 }
@@ -133,15 +131,16 @@ double error_over(const PackSource& source, const SolvedModule& solved, const at
 
 TEST_F(SolveModuleTest, RelativeErrorIsThatOfTheOutputs) {
   const SolvedModule solved = solve(&factor_, kTokens);
-  const double error = relative_error(source_, solved, hessian_);
+  const double error = relative_error(source_, solved, {.hessian = hessian_});
   EXPECT_NEAR(error, error_over(source_, solved, hessian_, 1), 1e-4 * error);
   // The same from the layer's outputs.
   const auto outputs = [&](const at::Tensor& weight) { return x_.matmul(weight.to(at::kFloat).t()); };
   const at::Tensor exact = outputs(source_.weight);
   EXPECT_NEAR(error, outputs(solved.decoded.weight).sub(exact).norm().div(exact.norm()).item<double>(),
               1e-4 * error);
-  EXPECT_GT(relative_error(source_, solve(nullptr, 0), hessian_), error);
-  EXPECT_TRUE(std::isnan(relative_error(source_, solved, tensor::zeros({kIn, kIn}, at::kFloat))));
+  EXPECT_GT(relative_error(source_, solve(nullptr, 0), {.hessian = hessian_}), error);
+  EXPECT_TRUE(
+      std::isnan(relative_error(source_, solved, {.hessian = tensor::zeros({kIn, kIn}, at::kFloat)})));
 }
 
 TEST_F(SolveModuleTest, RelativeErrorTakes128RowsOfAWideLayer) {
@@ -149,16 +148,19 @@ TEST_F(SolveModuleTest, RelativeErrorTakes128RowsOfAWideLayer) {
   // Rows that are not chosen must not count, nor may the first 128 stand for all.
   source_.weight.slice(0, 1, c10::nullopt, 3).mul_(100.0);
   const SolvedModule solved = solve(&factor_, kTokens);
-  const double error = relative_error(source_, solved, hessian_);
+  const double error = relative_error(source_, solved, {.hessian = hessian_});
   EXPECT_NEAR(error, error_over(source_, solved, hessian_, 3), 1e-4 * error);
   EXPECT_GT(std::fabs(error - error_over(source_, solved, hessian_, 1)), 1e-3 * error);
 }
 
 TEST(Methods, AreFoundByName) {
   for (const Method& method : all_methods()) EXPECT_EQ(&find_method(method.name), &method);
-  EXPECT_TRUE(find_method("qqq").needs_hessian);
-  EXPECT_TRUE(find_method("gptq").needs_hessian);
-  EXPECT_FALSE(find_method("rtn").needs_hessian);
+  EXPECT_TRUE(find_method("qqq").compensates());
+  EXPECT_TRUE(find_method("gptq").compensates());
+  EXPECT_FALSE(find_method("rtn").calibrated());
+  EXPECT_TRUE(find_method("local_hessian").calibrated());
+  EXPECT_FALSE(find_method("local_hessian").compensates());
+  EXPECT_FALSE(find_method("nvfp4_max").searches());
   const Error error = error_of([] { find_method("awq"); });
   EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
   EXPECT_NE(std::string(error.what()).find("qqq, gptq, rtn"), std::string::npos) << error.what();

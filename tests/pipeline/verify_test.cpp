@@ -47,7 +47,7 @@ struct PackedModel : TinyModel {
         const std::string& name = module.linear.name;
         const PackSource weight{name, module.shape(), tensors.at(name + ".weight"), {}};
         const SolveSettings settings{qqq_format(), module.solve, fallback};
-        for (const auto& [part, tensor] : solve_module(weight, nullptr, {}, 0, settings, pool).packed)
+        for (const auto& [part, tensor] : solve_module(weight, {}, settings, pool).packed)
           tensors[name + "." + part] = tensor;
         tensors.erase(name + ".weight");
       }

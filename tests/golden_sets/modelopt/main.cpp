@@ -5,6 +5,7 @@ int main(int argc, char** argv) {
   return gramian::golden::run(argc, argv, "modelopt", [](const std::filesystem::path& root) {
     gramian::golden::collect_statistics(root);
     gramian::golden::collect_encoders(root);
+    gramian::golden::collect_nvfp4(root);
     gramian::golden::collect_delta_rule(root);
     gramian::golden::collect_linear_attention(root);
   });

@@ -9,6 +9,8 @@ namespace gramian::golden {
 void collect_statistics(const std::filesystem::path& root);
 // imatrix.safetensors: blocks of IQ2_XXS from the anchored encoder.
 void collect_encoders(const std::filesystem::path& root);
+// nvfp4_qdq and local_hessian.safetensors: packed NVFP4 bytes, and block scales found by searches.
+void collect_nvfp4(const std::filesystem::path& root);
 // delta_rule.safetensors: both forms against the peer's float64, and its float32 forms against it.
 void collect_delta_rule(const std::filesystem::path& root);
 // linear_attention_layers.safetensors: whole mixers against the peer's outputs.
