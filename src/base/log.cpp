@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,13 +18,20 @@ std::string clock_text(double seconds) {
   return text;
 }
 
+// Columns that a line may have.
+size_t terminal_width() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
+}
+
 }  // namespace
 
 Log::Log(LogLevel level)
     : level_(level), interactive_(level == LogLevel::normal && ::isatty(STDERR_FILENO) == 1) {}
 
+// The cursor stands in the first of two lines.
 void Log::clear_line() {
-  if (line_drawn_) std::fputs("\r\033[K", stderr);
+  if (line_drawn_) std::fputs("\r\033[K\n\033[K\033[A", stderr);
   line_drawn_ = false;
 }
 
@@ -70,8 +78,13 @@ void Progress::update(double done, const std::string& detail) {
       std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kWidth - filled), '.');
   const std::string eta = share > 0 ? clock_text(elapsed / share - elapsed) : "?";
   const std::lock_guard lock(log_.mutex_);
-  std::fprintf(stderr, "\r\033[K[%s] %.1f/%lld %s, %s left  %s", bar.c_str(), done,
-               static_cast<long long>(total_), what_.c_str(), eta.c_str(), detail.c_str());
+  char line[512];
+  std::snprintf(line, sizeof line, "[%s] %.1f/%lld %s, %s gone, %s left", bar.c_str(), done,
+                static_cast<long long>(total_), what_.c_str(), clock_text(elapsed).c_str(), eta.c_str());
+  // Lines that the terminal would break could not be drawn over.
+  const size_t width = terminal_width();
+  std::fprintf(stderr, "\r\033[K%s\n\033[K%s\r\033[A", std::string(line).substr(0, width).c_str(),
+               detail.substr(0, width).c_str());
   std::fflush(stderr);
   log_.line_drawn_ = true;
 }

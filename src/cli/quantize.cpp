@@ -155,6 +155,13 @@ void add_quantize(CLI::App& app) {
                 "beside --force");
   verb.add_option("--telemetry", job.telemetry,
                   "Append what the job does to this file, a JSON object a line");
+  verb.add_option(
+      "--metrics", job.metrics,
+      "Keep how far the job is in this file, in the text format that Prometheus' node exporter collects");
+  verb.add_option("--watchdog", job.watchdog_seconds,
+                  "Say which stage the job stands in when nothing has moved for so many seconds; 0 for never")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
 

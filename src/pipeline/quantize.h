@@ -57,6 +57,8 @@ struct QuantizeJob {
   bool resume =
       false;  // go on with an unfinished job where there is one, which without `force` happens anyway
   std::filesystem::path telemetry;  // file of pipeline/telemetry.h; empty: none
+  std::filesystem::path metrics;    // file of pipeline/metrics.h; empty: none
+  int64_t watchdog_seconds = 600;   // without a step, after which the stage is said; 0: never
   std::string command;              // a shell line that repeats the job, for the report
   uint64_t shard_bytes_max = uint64_t{4} << 30;
   PlanOptions plan_options() const {

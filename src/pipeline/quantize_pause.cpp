@@ -155,6 +155,7 @@ std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const PlannedMo
                                                    const InputStatistic& input, const std::string& lacking) {
   throw_if_interrupted();
   const Linear& linear = module.linear;
+  at(layer, "solving " + linear.name);
   const PackSource source = load_source(model_.checkpoint(), module, job_.compat_gptqmodel);
   double solve_seconds = 0, write_seconds = 0;
   const SolvedModule solved = timed(solve_seconds, [&] {

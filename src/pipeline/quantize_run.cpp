@@ -30,7 +30,9 @@ QuantizeRun::QuantizeRun(const QuantizeJob& job, const Model& model, const Quant
       pool_(pool),
       log_(log),
       output_(job.output, job.force, journal.staging(), model.checkpoint(), plan, job.shard_bytes_max),
-      progress_(log, "layers", static_cast<int64_t>(plan.layers.size())) {
+      progress_(log, "layers", static_cast<int64_t>(plan.layers.size())),
+      watchdog_(log, std::chrono::seconds(job.watchdog_seconds)),
+      metrics_(job.metrics, job.output, log) {
   take_finished();
 }
 
@@ -38,7 +40,6 @@ void QuantizeRun::plain_rounding() {
   for (size_t i = done_.size(); i < plan_.layers.size(); ++i) {
     begin_layer();
     for (const PlannedModule& module : plan_.layers[i]) {
-      progress_.update(static_cast<double>(i), module.linear.name);
       if (module.quantize) store(i, module, {}, "");
     }
     finish_layer(nullptr);
@@ -85,7 +86,6 @@ void QuantizeRun::from_statistics(const StatisticsFile& statistics, const RowSet
     begin_layer();
     for (std::vector<Linear>& modules : inputs_of(i)) {
       throw_if_interrupted();
-      progress_.update(static_cast<double>(i), modules[0].name);
       std::vector<Linear*> readers;
       for (Linear& module : modules) readers.push_back(&module);
       solve_pause(i, statistics.read(readers));
@@ -124,6 +124,10 @@ void QuantizeRun::finish() {
 void QuantizeRun::commit(const Json& report) {
   output_.commit(report);
   journal_.close();
+  JobProgress progress = job_progress();
+  progress.seconds_left = 0;
+  progress.finished = true;
+  metrics_.write(progress, true);
 }
 
 double QuantizeRun::earlier_seconds() const {
@@ -202,12 +206,8 @@ void QuantizeRun::run_new(size_t index, DecoderLayer& layer, Calibrator& calibra
   const int64_t products = calibrator.linear_multiplications();
   const int64_t accumulations = calibrator.accumulations();
   const int64_t parked = calibrator.activations().parked_bytes();
-  size_t solved = 0;
-  const auto all = static_cast<double>(plan_.layers[index].size());
   calibrator.run_layer(static_cast<int64_t>(index), layer, [&](const PauseStatistics& statistics) {
-    progress_.update(static_cast<double>(index) + static_cast<double>(solved) / all,
-                     statistics.modules[0]->name);
-    solved += statistics.modules.size();
+    at(index, "the statistics of " + statistics.modules[0]->name);
     now_.sums += 1;
     for (size_t m = 1; m < statistics.modules.size(); ++m)
       adopted_.insert(
@@ -223,7 +223,6 @@ void QuantizeRun::run_new(size_t index, DecoderLayer& layer, Calibrator& calibra
 
 void QuantizeRun::run_head(size_t index, Calibrator& calibrator) {
   begin_layer();
-  progress_.update(static_cast<double>(index), kHeadName);
   const int64_t accumulations = calibrator.accumulations();
   Linear head = plan_.layers[index][0].linear;
   calibrator.run_head(head, [&](const PauseStatistics& statistics) {
@@ -253,6 +252,56 @@ void QuantizeRun::begin_layer() {
   layer_start_ = std::chrono::steady_clock::now();
 }
 
+void QuantizeRun::at(size_t layer, const std::string& stage) {
+  const auto all = static_cast<double>(std::max<size_t>(plan_.layers[layer].size(), 1));
+  const double done = static_cast<double>(layer) + static_cast<double>(now_.modules.size()) / all;
+  const std::string limit =
+      job_.budget.memory_bytes ? " of " + human_bytes(static_cast<double>(*job_.budget.memory_bytes)) : "";
+  if (log_.interactive())
+    progress_.update(done, str(stage, ", ", human_bytes(static_cast<double>(resident_bytes())), limit));
+  watchdog_.at(str("layer ", layer, ", ", stage));
+  metrics_.write(job_progress());
+}
+
+JobProgress QuantizeRun::job_progress() const {
+  JobProgress progress{.layers = static_cast<int64_t>(plan_.layers.size()),
+                       .finished_layers = static_cast<int64_t>(std::min(done_.size(), plan_.layers.size())),
+                       .solved_modules = static_cast<int64_t>(now_.modules.size()),
+                       .fallbacks = now_.fallbacks,
+                       .tokens = tokens_,
+                       .memory_limit = job_.budget.memory_bytes};
+  for (const auto& layer : plan_.layers) {
+    for (const PlannedModule& module : layer) progress.modules += module.quantize ? 1 : 0;
+  }
+  for (const LayerRecord& layer : done_) {
+    progress.solved_modules += static_cast<int64_t>(layer.modules.size());
+    progress.fallbacks += layer.fallbacks;
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+  progress.seconds = seconds + earlier_seconds();
+  const size_t finished = std::min(done_.size(), plan_.layers.size());
+  if (finished > resumed_at_)
+    progress.seconds_left = seconds / static_cast<double>(finished - resumed_at_) *
+                            static_cast<double>(plan_.layers.size() - finished);
+  return progress;
+}
+
+void QuantizeRun::say_layer(size_t layer) const {
+  const LayerRecord& record = done_[layer];
+  std::string worst;
+  double largest = -1;
+  for (const Json& module : record.modules) {
+    const Json& error = module.at("relative_error");
+    if (!error.is_number() || error.get<double>() <= largest) continue;
+    largest = error;
+    worst =
+        str(", most lost in ", module.at("name").get<std::string>(), " (", fixed(100 * largest, 2), " %)");
+  }
+  const std::optional<double> left = job_progress().seconds_left;
+  log_.info(str("layer ", layer + 1, " of ", plan_.layers.size(), ": ", fixed(record.seconds, 1), " s", worst,
+                left ? str("; ", fixed(*left, 0), " s left") : ""));
+}
+
 void QuantizeRun::finish_layer(Calibrator* calibrator) {
   const size_t layer = done_.size();
   // Behind the layer, so that one message has all of its modules.
@@ -277,6 +326,9 @@ void QuantizeRun::finish_layer(Calibrator* calibrator) {
                              {"parked_bytes", now_.parked_bytes},
                              {"input_kept", !now_.input_digest.empty()}});
   done_.push_back(now_);
+  now_ = {};
+  metrics_.write(job_progress(), true);
+  if (!log_.interactive()) say_layer(layer);
 }
 
 void QuantizeRun::keep_input(size_t layer, Calibrator& calibrator) {
@@ -298,6 +350,7 @@ void QuantizeRun::keep_input(size_t layer, Calibrator& calibrator) {
 }
 
 void QuantizeRun::verify_output() {
+  watchdog_.at("verifying the output");
   std::vector<std::string> problems;
   try {
     const auto written = std::make_shared<const Checkpoint>(output_.staged());

@@ -12,11 +12,13 @@
 
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/watchdog.h"
 #include "models/model.h"
 #include "pipeline/calibrator.h"
 #include "pipeline/journal.h"
 #include "pipeline/layer_record.h"
 #include "pipeline/method.h"
+#include "pipeline/metrics.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
 #include "pipeline/shared_inputs.h"
@@ -61,6 +63,11 @@ class QuantizeRun {
   void run_head(size_t index, Calibrator& calibrator);
   std::vector<std::vector<Linear>> inputs_of(size_t layer) const;
   void begin_layer();
+  // The job has come to this stage of the layer: for the line of progress, the watchdog and the metrics.
+  void at(size_t layer, const std::string& stage);
+  JobProgress job_progress() const;
+  // One line for logs.
+  void say_layer(size_t layer) const;
   // Whether everyone has adopted who was to.
   void check_adoptions(size_t layer);
   // What the layer wrote is on the disk before its record is.
@@ -92,6 +99,9 @@ class QuantizeRun {
   OutputFolder output_;
   std::unique_ptr<StatisticsWriter> new_statistics_;
   Progress progress_;
+  Watchdog watchdog_;
+  Metrics metrics_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::vector<LayerRecord> done_;
   LayerRecord now_;                       // of the layer in work
   std::set<std::string> adopted_;         // there

@@ -248,7 +248,7 @@ class Quantize(e2e.GramianTestCase):
                              "--lm-head-bits", "--untie", "--recipe", "--target",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
-                             "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--resume",
+                             "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--metrics", "--watchdog", "--resume",
                              "--no-shared-inputs", *forward, *rows],
                 "eval": ["--text", "--rows", "--reference", "--reference-states", "--per-row", "--adapter", *forward, *rows],
                 "compare": ["--text", "--rows", "--reference", "--reference-states", *forward, *rows], "logits": ["--input", "--output", "--adapter", *forward],

@@ -1,6 +1,10 @@
 """--telemetry FILE: a line per event, with the fields that docs/telemetry.md names."""
+import fcntl
 import json
+import os
 import re
+import select
+import subprocess
 import unittest
 
 import gramian_e2e as e2e
@@ -53,6 +57,46 @@ class Telemetry(e2e.GramianTestCase):
         self.events(name="a")
         _, events = self.events(name="b", method="rtn", calibration=None)
         self.assertEqual([event["event"] for event in events], ["start"] + (["solve", "write"] * 7 + ["layer"]) * 2 + ["verify", "end"])
+
+    def test_metrics_and_layers(self):
+        """--metrics keeps how far the job is for Prometheus; logs have a line for each layer."""
+        file = self.path("gramian.prom")
+        result = self.ok("quantize", self.model, "-o", self.path("out"), "--calibration", self.rows, "--metrics", file, "--memory", "2GiB")
+        found = dict(re.fullmatch(r'gramian_(\w+)\{output="(?:.*)/out"\} (.*)', line).groups()
+                     for line in file.read_text().splitlines() if not line.startswith("#"))
+        expected = {"layers": 2, "finished_layers": 2, "modules": 14, "solved_modules": 14, "fallbacks": 0, "calibration_tokens": 12 * 40,
+                    "seconds_left": 0, "memory_limit_bytes": 2 << 30, "finished": 1}
+        self.assertEqual({key: float(found[key]) for key in expected}, expected)
+        self.assertGreater(float(found["resident_bytes"]), 1e6)
+        self.assertEqual(len(re.findall(r"^layer [12] of 2: [\d.]+ s, most lost in model\.layers\.[\w.]+ \([\d.]+ %\)", result.err, re.M)), 2, result.err)
+        self.refused("quantize", self.model, "-o", self.path("other"), "--calibration", self.rows, "--metrics", self.path("no/file"),
+                     says=["no/file"])
+
+    def test_watchdog(self):
+        """A job that stands (nobody reads the pipe that its telemetry goes into) says where; --watchdog 0 says nothing."""
+        for patience, words in ((1, "nothing has moved for 1.0 s: layer "), (0, None)):
+            pipe = self.path(f"pipe{patience}")
+            os.mkfifo(pipe)
+            reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+            fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+            job = subprocess.Popen([e2e.BINARY, "quantize", self.model, "-o", self.path(f"out{patience}"), "--calibration", self.rows,
+                                    "--watchdog", str(patience), "--telemetry", pipe], stderr=subprocess.PIPE, text=True)
+            heard = ""
+            if words:
+                while words not in heard:
+                    line = job.stderr.readline()
+                    self.assertTrue(line, heard)
+                    heard += line
+            # Before the job has opened its end, a read would say that nobody writes.
+            self.assertTrue(select.select([reader], [], [], 60)[0])
+            os.set_blocking(reader, True)
+            while os.read(reader, 65536):
+                pass
+            os.close(reader)
+            rest = job.communicate(timeout=60)[1]
+            self.assertEqual(job.returncode, 0, heard + rest)
+            if not words:
+                self.assertNotIn("nothing has moved", rest)
 
     def test_files_that_cannot_be(self):
         self.refused("quantize", self.model, "-o", self.path("out"), "--calibration", self.rows, "--telemetry", self.path("no/file"),
