@@ -39,6 +39,12 @@ function(gramian_precompiled target set)
     target_precompile_headers(gramian_${set} PRIVATE ${ARGN})
   endif()
   target_precompile_headers(${target} REUSE_FROM gramian_${set})
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    # CMake compiles programs with -fPIE, which g++ does not take together with headers that are compiled with -fPIC.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
   # g++ 12 forgets that such headers are the system's: false alarms inside std::string.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-array-bounds
                          -Wno-stringop-overread>)
@@ -50,7 +56,7 @@ set(GRAMIAN_HEADERS <ATen/core/Tensor.h> <nlohmann/json.hpp> <algorithm> <chrono
 function(gramian_layer name)
   cmake_parse_arguments(arg "" "" "LINK;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$|/cli/main\\.cpp$")
   add_library(gramian_${name} STATIC ${sources})
   gramian_own_code(gramian_${name})
   target_link_libraries(gramian_${name} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE})

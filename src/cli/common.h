@@ -15,6 +15,10 @@
 #include "pipeline/rows.h"
 #include "runtime/resident_model.h"
 
+namespace gramian {
+class Ranks;  // pipeline/ranks.h
+}
+
 namespace gramian::cli {
 
 using Json = nlohmann::ordered_json;
@@ -80,7 +84,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows);
 Json interval(double low, double high);
 
 // One per verb.
-void add_quantize(CLI::App& app);
+void add_quantize(CLI::App& app, Ranks* ranks);
 void add_eval(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_generate(CLI::App& app);
