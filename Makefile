@@ -63,6 +63,10 @@ golden: all ## compare with files that other implementations made ($GRAMIAN_GOLD
 build: configured ## build/gramian
 	@cmake --build build -j $(JOBS) --target gramian
 
+.PHONY: python
+python: configured ## the Python package, into build/python
+	@cmake --build build -j $(JOBS) --target gramian_package
+
 .PHONY: all
 all: configured ## build/gramian, tests and benchmarks
 	@cmake --build build -j $(JOBS)

@@ -56,7 +56,7 @@ set(GRAMIAN_HEADERS <ATen/core/Tensor.h> <nlohmann/json.hpp> <algorithm> <chrono
 function(gramian_layer name)
   cmake_parse_arguments(arg "" "" "LINK;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$|/cli/main\\.cpp$")
   add_library(gramian_${name} STATIC ${sources})
   gramian_own_code(gramian_${name})
   target_link_libraries(gramian_${name} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE})

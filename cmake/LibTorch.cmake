@@ -3,7 +3,9 @@
 # -DLIBTORCH_ROOT=<folder with include/ and lib/> overrides the search through the interpreter.
 if(NOT LIBTORCH_ROOT)
   if(NOT GRAMIAN_PYTHON)
-    if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+    if(SKBUILD AND Python_EXECUTABLE) # pip's interpreter
+      set(GRAMIAN_PYTHON ${Python_EXECUTABLE})
+    elseif(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
       set(GRAMIAN_PYTHON ${PROJECT_SOURCE_DIR}/.venv/bin/python)
     else()
       find_program(GRAMIAN_PYTHON python3 REQUIRED)

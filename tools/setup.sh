@@ -3,6 +3,9 @@
 # and headers are the LibTorch that Gramian links). Idempotent and resumable: the record of a finished set-up,
 # .venv/gramian-setup, is written last, and while it is current this script returns at once.
 #
+# transformers, at a fixed version, comes too: tests of the Python package hold its models to our own forward. Without a network for it
+# they are skipped.
+#
 #   GRAMIAN_TORCH_VERSION  another torch version than the default below
 #   GRAMIAN_TORCH_INDEX    URL of another package index to take torch from, e.g. one with CPU-only or CUDA wheels
 #   PYTHON                 the interpreter that makes .venv (default python3)
@@ -13,6 +16,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 default_torch=2.13.0
+transformers=5.23.0
 record=.venv/gramian-setup
 compiler=${CXX:-c++}
 python=${PYTHON:-python3}
@@ -96,6 +100,11 @@ HEADERS
     echo python3-venv
   elif [ ! -x "$venv_python" ] && ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
     echo python3-venv
+  fi
+  # Of the system's own interpreter; others bring theirs.
+  if has "$python" && ! "$python" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; then
+    if installed_by_dpkg python3; then echo python3-dev; fi
   fi
 }
 
@@ -225,6 +234,15 @@ install_torch() {
     "$("$venv_python" -W ignore -c 'import torch; print("found version", torch.__version__)' 2>&1 | tail -n 1)"
 }
 
+install_transformers() {
+  if "$venv_python" -W ignore -c "import transformers, sys; sys.exit(transformers.__version__ != '$transformers')" 2>/dev/null; then
+    return
+  fi
+  say "installing transformers $transformers into .venv (about 0.25 GB)"
+  "$venv_python" -m pip install -q --disable-pip-version-check --no-input "transformers==$transformers" >&2 ||
+    say "note: transformers $transformers could not be installed: the tests that need it will be skipped"
+}
+
 # ----------------------------------------------------------------------------------------------------------------------
 
 install_system_packages
@@ -232,6 +250,7 @@ make_venv
 if ! torch_is_right || { [ -n "${GRAMIAN_TORCH_INDEX:-}" ] && [ "$GRAMIAN_TORCH_INDEX" != "$(recorded index)" ]; }; then
   install_torch
 fi
+install_transformers
 wanted_record >"$record.tmp"
 mv "$record.tmp" "$record"
 say "complete (torch $(working_torch))"

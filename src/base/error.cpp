@@ -12,7 +12,7 @@ std::string one_line(const std::string& where, const std::string& what, const st
 }  // namespace
 
 Error::Error(ErrorKind kind, const std::string& where, const std::string& what, const std::string& hint)
-    : std::runtime_error(one_line(where, what, hint)), kind_(kind) {}
+    : std::runtime_error(one_line(where, what, hint)), kind_(kind), where_(where), hint_(hint) {}
 
 int Error::exit_code() const noexcept {
   switch (kind_) {

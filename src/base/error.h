@@ -32,11 +32,14 @@ class Error : public std::runtime_error {
   // `where`: file, tensor or module (may be empty). `what`: expected and found. `hint`: the remedy (may be empty).
   Error(ErrorKind kind, const std::string& where, const std::string& what, const std::string& hint = "");
   ErrorKind kind() const noexcept { return kind_; }
+  const std::string& where() const noexcept { return where_; }
+  const std::string& hint() const noexcept { return hint_; }
   // 2 for input that the user can mend, 3 for unsound, 130 for an interrupt, 1 for everything else.
   int exit_code() const noexcept;
 
  private:
   ErrorKind kind_;
+  std::string where_, hint_;
 };
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);

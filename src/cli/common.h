@@ -15,6 +15,10 @@
 #include "pipeline/rows.h"
 #include "runtime/resident_model.h"
 
+namespace gramian {
+class Ranks;  // pipeline/ranks.h
+}
+
 namespace gramian::cli {
 
 using Json = nlohmann::ordered_json;
@@ -87,7 +91,7 @@ std::string shell_word(const std::filesystem::path& path);
 std::string command_line();
 
 // One per verb.
-void add_quantize(CLI::App& app);
+void add_quantize(CLI::App& app, Ranks* ranks);
 void add_eval(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_generate(CLI::App& app);

@@ -7,6 +7,7 @@
 #include "cli/accumulation.h"
 #include "cli/common.h"
 #include "cli/solve_flags.h"
+#include "pipeline/ranks.h"
 
 namespace gramian::cli {
 namespace {
@@ -64,9 +65,9 @@ std::string dry_run_text(const Json& report) {
 }
 
 void run(Flags& flags, const Common& common) {
-  Log log = common.log();
-  const auto pool = common.pool();
   QuantizeJob& job = flags.job;
+  Log log = job.ranks == nullptr || job.ranks->writes() ? common.log() : Log(LogLevel::quiet);
+  const auto pool = common.pool();
   if (!flags.calibration.empty()) job.calibration = flags.calibration;
   job.compat_gptqmodel = !flags.compat.empty();
   settle_solve(flags.solve, job);
@@ -85,17 +86,19 @@ void run(Flags& flags, const Common& common) {
   }
   job.command = command_line();
   const Json report = quantize(job, *pool, log);
+  if (job.ranks != nullptr && !job.ranks->writes()) return;
   if (job.dry_run) return common.result(report, dry_run_text(report));
   common.result(report, summary(report) + "written to " + job.output.string() + "\n");
 }
 
 }  // namespace
 
-void add_quantize(CLI::App& app) {
+void add_quantize(CLI::App& app, Ranks* ranks) {
   auto flags = std::make_shared<Flags>();
   auto common = std::make_shared<Common>();
   CLI::App& verb = *app.add_subcommand("quantize", "Quantize a model folder into a checkpoint of fewer bits");
   QuantizeJob& job = flags->job;
+  job.ranks = ranks;
   verb.add_option("model", job.source, "Model folder")->required();
   verb.add_option("-o,--output", job.output, "Folder to make; appears only when it is complete")->required();
   add_solve_flags(verb, flags->solve);

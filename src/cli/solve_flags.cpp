@@ -141,8 +141,10 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
 }
 
 void settle_solve(const SolveFlags& flags, QuantizeJob& job) {
-  Recipe recipe;
-  if (!flags.recipe.empty()) recipe = read_recipe(flags.recipe);
+  settle_solve(flags, flags.recipe.empty() ? Recipe() : read_recipe(flags.recipe), job);
+}
+
+void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& job) {
   job.recipe_problems = recipe.problems;
   job.rules = recipe.rules;
   job.one_matrix = flags.target == "vllm";

@@ -29,5 +29,7 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags);
 // names everything that is wrong. Throws invalid_argument for a word that an option does not know, corrupt_data for a recipe that
 // does not read.
 void settle_solve(const SolveFlags& flags, QuantizeJob& job);
+// The same with a recipe that is read already; `flags.recipe` is not.
+void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& job);
 
 }  // namespace gramian::cli

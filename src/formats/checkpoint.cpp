@@ -255,7 +255,7 @@ void collect_side_files(const fs::path& folder, const fs::path& below, const std
 }  // namespace
 
 struct Checkpoint::State {
-  fs::path folder;
+  fs::path folder, side_folder;
   Json config;
   Index index;
   std::vector<std::string> weight_files;
@@ -265,7 +265,7 @@ struct Checkpoint::State {
 
 Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>()) {
   check_folder(folder);
-  state_->folder = folder;
+  state_->folder = state_->side_folder = folder;
   Problems problems;
   problems.check([&] { state_->config = read_object(folder / kConfigName); });
   problems.check([&] {
@@ -285,10 +285,23 @@ Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>(
   fold_encoded(state_->tensors, state_->config, folder.string());
 }
 
+Checkpoint::Checkpoint(const std::string& name, const Json& config,
+                       std::map<std::string, StoredTensor> tensors, const fs::path& side_folder)
+    : state_(std::make_unique<State>()) {
+  if (!config.is_object())
+    throw Error(ErrorKind::invalid_argument, name, "its configuration is no JSON object", "pass an object");
+  state_->folder = name;
+  state_->side_folder = side_folder;
+  state_->config = config;
+  state_->stored = tensors;
+  state_->tensors = std::move(tensors);
+}
+
 Checkpoint::~Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 
 const fs::path& Checkpoint::folder() const noexcept { return state_->folder; }
+const fs::path& Checkpoint::side_folder() const noexcept { return state_->side_folder; }
 const Json& Checkpoint::config() const noexcept { return state_->config; }
 const std::map<std::string, StoredTensor>& Checkpoint::tensors() const noexcept { return state_->tensors; }
 bool Checkpoint::contains(const std::string& name) const { return state_->tensors.contains(name); }
@@ -312,7 +325,7 @@ const StoredTensor& Checkpoint::tensor(const std::string& name, const std::vecto
   const StoredTensor& found = tensor(name);
   if (found.shape != shape) {
     throw Error(
-        ErrorKind::corrupt_data, found.file->path().string(),
+        ErrorKind::corrupt_data, found.path().string(),
         str("tensor ", quote_name(name), " has shape ", text(found.shape), ", expected ", text(shape)),
         "check that config.json and the weights belong together");
   }
@@ -328,7 +341,7 @@ std::vector<std::string> Checkpoint::index_faults() const {
     bytes += tensor.bytes.size();
     if (!index.map.contains(name)) {
       faults.push_back(str(kIndexName, ": does not name tensor ", quote_name(name), " of ",
-                           tensor.file->path().filename().string()));
+                           tensor.path().filename().string()));
     }
   }
   if (!index.total_size.is_null() && index.total_size != Json(bytes)) {
@@ -340,9 +353,10 @@ std::vector<std::string> Checkpoint::index_faults() const {
 
 SideFiles Checkpoint::side_files() const {
   SideFiles side;
+  if (state_->side_folder.empty()) return side;
   std::set<std::string> written{kConfigName, kIndexName, "quantize_config.json", "quant_config.json"};
   written.insert(state_->weight_files.begin(), state_->weight_files.end());
-  collect_side_files(state_->folder, "", written, side);
+  collect_side_files(state_->side_folder, "", written, side);
   std::sort(side.files.begin(), side.files.end());
   std::sort(side.left_out.begin(), side.left_out.end());
   return side;

@@ -30,6 +30,10 @@ class Checkpoint {
   // index names exist and can be read; every tensor that the index names stands in the shard it names; no
   // tensor stands in two shards. Throws invalid_argument or corrupt_data with everything that was found.
   explicit Checkpoint(const std::filesystem::path& folder);
+  // The weights of a model that is in memory, called `name` in messages. `config`: an object. `side_folder`: a folder of side
+  // files alone (a tokenizer), or empty.
+  Checkpoint(const std::string& name, const nlohmann::ordered_json& config,
+             std::map<std::string, StoredTensor> tensors, const std::filesystem::path& side_folder);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
 
@@ -53,6 +57,8 @@ class Checkpoint {
   // top further weights (.safetensors, .bin, .pt, .pth, .gguf and their indexes). Neither: the model's own weights,
   // config.json and a quantizer's configuration (quantize_config.json, quant_config.json). Throws io.
   SideFiles side_files() const;
+  // Where they lie: folder(), but for a model in memory.
+  const std::filesystem::path& side_folder() const noexcept;
 
  private:
   struct State;

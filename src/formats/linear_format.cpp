@@ -174,7 +174,7 @@ PackedParts load_parts(const LinearFormat& format, const Checkpoint& checkpoint,
 void drop_parts(const LinearFormat& format, const Checkpoint& checkpoint, const std::string& name,
                 const LinearShape& shape, const GridOptions& grid) {
   each_part(format, checkpoint, name, shape, grid,
-            [](const std::string&, const StoredTensor& tensor) { tensor.file->drop(tensor.bytes); });
+            [](const std::string&, const StoredTensor& tensor) { tensor.drop(); });
 }
 
 at::Tensor part(const PackedParts& parts, const std::string& name) {

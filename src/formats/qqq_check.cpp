@@ -86,7 +86,7 @@ ModuleCheck check_module(const Checkpoint& checkpoint, const std::string& name, 
   for (const char* part : kParts) {
     if (!checkpoint.contains(name + part)) continue;
     const StoredTensor& stored = checkpoint.tensor(name + part);
-    stored.file->drop(stored.bytes);
+    stored.drop();
   }
   return check;
 }

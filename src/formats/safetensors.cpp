@@ -111,8 +111,27 @@ at::Tensor StoredTensor::matrix(int64_t index) const {
   return encoding == nullptr ? to_tensor().select(0, index) : encoding->decode_matrix(index);
 }
 
+StoredTensor StoredTensor::of(const at::Tensor& tensor) {
+  const auto plain = std::make_shared<const at::Tensor>(tensor.detach().to(at::kCPU).contiguous());
+  return {.dtype = tensor::dtype_of(*plain),
+          .shape = plain->sizes().vec(),
+          .bytes = {static_cast<const std::byte*>(plain->const_data_ptr()), plain->nbytes()},
+          .file = nullptr,
+          .memory = plain};
+}
+
+void StoredTensor::drop(std::span<const std::byte> part) const {
+  if (file != nullptr) file->drop(part);
+}
+
+void StoredTensor::read_ahead() const {
+  if (file != nullptr) file->read_ahead(bytes);
+}
+
+std::filesystem::path StoredTensor::path() const { return file == nullptr ? "memory" : file->path(); }
+
 void StoredTensor::drop() const {
-  file->drop(bytes);
+  drop(bytes);
   if (encoding != nullptr) encoding->scales.drop();
 }
 
@@ -120,11 +139,12 @@ at::Tensor StoredTensor::to_tensor() const {
   if (encoding != nullptr) return encoding->decode();
   if (dtype == DType::boolean &&
       std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
-    throw Error(ErrorKind::corrupt_data, file ? file->path().string() : "",
+    throw Error(ErrorKind::corrupt_data, path().string(),
                 "a BOOL tensor holds a byte that is neither 0 nor 1", "write the file again");
   }
   const at::ScalarType type = tensor::scalar_type(dtype);
   if (reinterpret_cast<uintptr_t>(bytes.data()) % dtype_bytes(dtype) == 0) {
+    if (file == nullptr) return tensor::wrap(bytes.data(), shape, type, memory);
     return tensor::wrap(bytes.data(), shape, type, file);
   }
   at::Tensor copy = tensor::empty(shape, type);

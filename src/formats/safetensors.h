@@ -24,14 +24,19 @@ namespace gramian {
 
 struct TensorEncoding;  // formats/encoded_tensor.h
 
-// Bytes of one tensor inside a mapped file.
+// Bytes of one tensor, inside a mapped file or in memory.
 struct StoredTensor {
   DType dtype = DType::f32;  // of the values, with an encoding too
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;  // with an encoding: of its codes
-  std::shared_ptr<const MappedFile> file;
+  std::span<const std::byte> bytes;        // with an encoding: of its codes
+  std::shared_ptr<const MappedFile> file;  // null: in memory
   std::shared_ptr<const TensorEncoding>
-      encoding{};  // how a checkpoint stores values in fewer bits; none: as they are
+      encoding{};                        // how a checkpoint stores values in fewer bits; none: as they are
+  std::shared_ptr<const void> memory{};  // keeps the bytes that are in no file
+
+  // The bytes of `tensor`, which stays alive; of a copy where it is strided or on another device. Throws unsupported for
+  // types that files do not have.
+  static StoredTensor of(const at::Tensor& tensor);
 
   int64_t values() const noexcept;
 
@@ -40,8 +45,13 @@ struct StoredTensor {
   at::Tensor to_tensor() const;
   // Entry `index` of the first dimension; no other one is decoded.
   at::Tensor matrix(int64_t index) const;
-  // The pages of its bytes stop counting as resident.
+  // The pages of its bytes, or of a part of them, stop counting as resident.
   void drop() const;
+  void drop(std::span<const std::byte> part) const;
+  // The system reads the bytes from the disk meanwhile.
+  void read_ahead() const;
+  // For messages; "memory" without a file.
+  std::filesystem::path path() const;
 };
 
 class SafetensorsFile {

@@ -43,7 +43,7 @@ struct StoredWeight {
   std::string tensor;  // empty: NAME.weight
   std::string bias;    // [matrices, rows]; empty: NAME.bias
   std::vector<int64_t>
-      shape;  // [matrices, rows, in], or transposed [matrices, in, rows]; [rows, in] of a whole tensor
+      shape;  // [matrices, rows, in], or transposed [matrices, in, rows]; of a whole tensor without `matrices`
   bool transposed = false;
   int64_t matrix = 0;
   int64_t first_row = 0;

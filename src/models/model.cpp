@@ -220,7 +220,7 @@ void Model::drop_layer(int64_t index) const {
 }
 
 void Model::read_ahead_layer(int64_t index) const {
-  each_stored(index, [](const StoredTensor& tensor) { tensor.file->read_ahead(tensor.bytes); });
+  each_stored(index, [](const StoredTensor& tensor) { tensor.read_ahead(); });
 }
 
 void Model::drop_embedding() const { checkpoint().tensor(prefix_ + "embed_tokens.weight").drop(); }

@@ -43,6 +43,9 @@ class Model {
   const Family& family() const noexcept { return family_; }
   const DecoderSpec& spec() const noexcept { return spec_; }
   const Checkpoint& checkpoint() const noexcept { return weights_.checkpoint(); }
+  const std::shared_ptr<const Checkpoint>& shared_checkpoint() const noexcept {
+    return weights_.shared_checkpoint();
+  }
   at::ScalarType dtype() const noexcept { return weights_.dtype(); }
 
   // Whether the head is the embedding by ModelOptions::treat_as_tied alone; false when config.json says so, or a head exists.

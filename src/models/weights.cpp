@@ -107,7 +107,9 @@ at::Tensor own_rows(const Linear& linear, const at::Tensor& all) {
 at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear) {
   const StoredTensor& tensor = checkpoint.tensor(linear.tensor_name());
   const StoredWeight& where = linear.stored;
-  if (where.tensor.empty() || where.shape.size() == 2) return tensor.to_tensor();
+  if (where.tensor.empty()) return tensor.to_tensor();
+  if (where.shape.size() == 2)
+    return where.transposed ? tensor.to_tensor().t().contiguous() : tensor.to_tensor();
   const at::Tensor matrix = tensor.matrix(where.matrix);
   return own_rows(linear, where.transposed ? matrix.t() : matrix).contiguous();
 }
@@ -115,7 +117,7 @@ at::Tensor source_weight(const Checkpoint& checkpoint, const Linear& linear) {
 at::Tensor source_bias(const Checkpoint& checkpoint, const Linear& linear) {
   if (!linear.has_bias) return {};
   const at::Tensor tensor = checkpoint.tensor(linear.bias_name()).to_tensor();
-  if (linear.stored.tensor.empty()) return tensor;
+  if (linear.stored.tensor.empty() || tensor.dim() == 1) return tensor;
   return own_rows(linear, tensor.select(0, linear.stored.matrix)).contiguous();
 }
 

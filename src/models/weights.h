@@ -51,6 +51,7 @@ class Weights {
                 const StoredWeight& where = {}) const;
   at::ScalarType dtype() const noexcept { return dtype_; }
   const Checkpoint& checkpoint() const noexcept { return *checkpoint_; }
+  const std::shared_ptr<const Checkpoint>& shared_checkpoint() const noexcept { return checkpoint_; }
   bool is_survey() const noexcept { return survey_ != nullptr; }
   // Whether an expert that was opened stays in memory: for models that run again and again.
   bool keeps_experts() const noexcept { return keep_experts_; }

@@ -4,13 +4,12 @@
 #include <atomic>
 #include <deque>
 #include <exception>
-#include <limits>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
-#include "base/digest.h"
 #include "base/interrupt.h"
+#include "pipeline/batch_files.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -414,15 +413,6 @@ void Calibrator::run_head(Linear& head, const Solver& solve) {
   collected.each(false, solve);
 }
 
-std::vector<PlannedTensor> Calibrator::plan_hidden() const {
-  std::vector<PlannedTensor> plan;
-  for (size_t batch = 0; batch < hidden_.size(); ++batch) {
-    const at::Tensor& hidden = hidden_[batch];
-    plan.push_back({str("batch.", batch), tensor::dtype_of(hidden), hidden.sizes().vec()});
-  }
-  return plan;
-}
-
 int64_t Calibrator::hidden_bytes() const {
   int64_t bytes = 0;
   for (const at::Tensor& hidden : hidden_) bytes += static_cast<int64_t>(hidden.nbytes());
@@ -430,46 +420,17 @@ int64_t Calibrator::hidden_bytes() const {
 }
 
 std::string Calibrator::save(const std::filesystem::path& folder) {
-  const std::vector<PlannedTensor> plan = plan_hidden();
-  std::filesystem::create_directory(folder);
-  ModelWriter writer(folder, plan, std::numeric_limits<uint64_t>::max());
-  std::vector<std::string> digests(plan.size());
-  on_lanes([&](int, size_t batch) {
-    const at::Tensor plain = hidden_[batch].contiguous();
-    writer.write(plan[batch].name, plain);
-    digests[batch] = digest({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
-  });
-  writer.finish();
-  std::string all;
-  for (const std::string& part : digests) all += part;
-  return digest(all);
+  return save_batches(folder, hidden_, [&](const auto& work) { on_lanes([&](int, size_t b) { work(b); }); });
 }
 
-bool Calibrator::load(const std::filesystem::path& folder, const std::string& expected) try {
-  const std::vector<PlannedTensor> plan = plan_hidden();
-  const SafetensorsFile file(folder / kSingleWeightsName);
-  std::string all;
-  for (const PlannedTensor& planned : plan) {
-    if (!file.contains(planned.name)) return false;
-    const StoredTensor& stored = file.tensor(planned.name);
-    // A layer may have widened what the embedding gave.
-    if (stored.shape.size() != 2 || stored.shape[0] != planned.shape[0] || stored.dtype != planned.dtype)
-      return false;
-    all += digest(stored.bytes);
-    stored.file->drop(stored.bytes);
-  }
-  if (digest(all) != expected) return false;
+bool Calibrator::load(const std::filesystem::path& folder, const std::string& digest) {
   const tensor::InferenceScope inference;
-  on_lanes([&](int, size_t batch) {
-    const StoredTensor& stored = file.tensor(plan[batch].name);
-    const tensor::ActivationStore::Scope scope(activations_, batch);
-    hidden_[batch] = stored.to_tensor().clone();
-    stored.file->drop(stored.bytes);
-  });
-  return true;
-} catch (const Error& error) {
-  if (error.kind() == ErrorKind::corrupt_data || error.kind() == ErrorKind::invalid_argument) return false;
-  throw;
+  return load_batches(
+      folder, digest, hidden_, [&](const auto& work) { on_lanes([&](int, size_t b) { work(b); }); },
+      [&](size_t batch, const at::Tensor& stored) {
+        const tensor::ActivationStore::Scope scope(activations_, batch);
+        hidden_[batch] = stored.clone();
+      });
 }
 
 int64_t run_original(const Model& model, const std::vector<TokenRow>& rows, CalibratorOptions options,

@@ -89,7 +89,6 @@ class Calibrator {
  private:
   class LayerRun;
   void on_lanes(const std::function<void(int lane, size_t batch)>& work);
-  std::vector<PlannedTensor> plan_hidden() const;
   const Model& model_;
   CalibratorOptions options_;
   SumOptions sums_;

@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kNamesMax = 10;
 
 // What the settings of sums come to for the model's activations: `compat` has its own rules for them.
-std::string products_of(const QuantizeJob& job, const Model& model) {
-  const Accumulation how = resolve_on_cpu(job.accumulation, model.dtype());
+std::string products_of(const QuantizeJob& job, const Subject& subject) {
+  const Accumulation how = resolve_on_cpu(job.accumulation, subject.dtype);
   return str(how.bf16_products ? "bfloat16" : "float32", how.round_to_bf16 ? " of rounded rows" : "");
 }
 
@@ -40,10 +40,11 @@ Json head_of(const QuantizeJob& job) {
   return describe(settings.solve);
 }
 
-Json options_of(const QuantizeJob& job, const Model& model) {
+Json options_of(const QuantizeJob& job, const Subject& subject) {
   const SolveOptions& solve = job.solve;
   return {
       {"method", job.method},
+      {"forward", subject.foreign ? "hooks" : "own"},
       {"format", job.format},
       {"grid", to_text(solve.grid.kind)},
       {"search", describe(solve.search)},
@@ -68,13 +69,13 @@ Json options_of(const QuantizeJob& job, const Model& model) {
       {"compat", job.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr)},
       {"batch", job.batch},
       {"lanes", job.lanes},
-      {"dtype", c10::toString(model.dtype())},
+      {"dtype", c10::toString(subject.dtype)},
       {"sequential", to_text(job.sequential)},
       {"hessian-input-dtype", to_text(job.accumulation.input)},
       {"staging-dtype", job.accumulation.staging ? Json(to_text(*job.accumulation.staging)) : Json(nullptr)},
       {"chunk-size", job.accumulation.chunk_size},
       {"chunk-bytes", job.accumulation.chunk_bytes},
-      {"hessian-products", products_of(job, model)},
+      {"hessian-products", products_of(job, subject)},
       {"experts", job.all_experts ? "all" : "routed"},
       {"min-expert-tokens", job.min_expert_tokens},
       {"skip-unfit", job.skip_unfit},
@@ -106,10 +107,10 @@ Json stamps_of(const Checkpoint& checkpoint) {
 Json job_identity(const QuantizeJob& job, const Prepared& ready) {
   Json identity;
   identity["program"] = {{"version", GRAMIAN_VERSION}, {"cpu level", name(cpu_level())}};
-  identity["options"] = options_of(job, *ready.model);
+  identity["options"] = options_of(job, ready.subject);
   identity["rows"] = rows_of(ready.rows);
-  identity["config"] = {{"config.json", digest(ready.checkpoint->config().dump())}};
-  identity["weights"] = ready.digests.empty() ? stamps_of(*ready.checkpoint) : Json(ready.digests);
+  identity["config"] = {{"config.json", digest(ready.subject.checkpoint->config().dump())}};
+  identity["weights"] = ready.digests.empty() ? stamps_of(*ready.subject.checkpoint) : Json(ready.digests);
   return identity;
 }
 

@@ -159,31 +159,35 @@ QuantizePlan make_plan(const Model& model, const LinearFormat& format, const Sol
 }
 
 QuantizePlan make_plan(const Model& model, const LinearFormat& format, const PlanOptions& options) {
+  return make_plan(subject_of(model), format, options);
+}
+
+QuantizePlan make_plan(const Subject& subject, const LinearFormat& format, const PlanOptions& options) {
+  const Checkpoint& checkpoint = *subject.checkpoint;
   QuantizePlan plan;
   plan.format = &format;
   plan.solve = format.settle(options.settings.solve, DType::bf16);
   // Tensors that quantized modules replace, and those that others still read: a stack may be both.
   std::set<std::string> replaced, needed;
-  std::vector<std::vector<Linear>> surveyed = model.survey();
+  std::vector<std::vector<Linear>> surveyed = subject.layers;
   Problems problems;
   std::vector<std::string> ignored;
   std::optional<Linear> head;
-  if (options.head) head = model.head();
-  check_settings(model.checkpoint().folder().string(), surveyed, head, format, options, false, problems,
-                 ignored);
+  if (options.head) head = subject.head;
+  check_settings(checkpoint.folder().string(), surveyed, head, format, options, false, problems, ignored);
   problems.refuse();
   if (head) {
     const ModuleRule* rule = rule_of(options.rules, head->name);
     if (rule == nullptr || !rule->exclude) {
       plan.has_head = true;
-      plan.untied = model.tied();
+      plan.untied = subject.tied;
       surveyed.push_back({*head});
     }
   }
   for (auto& linears : surveyed) {
     auto& layer = plan.layers.emplace_back();
     for (Linear& linear : linears) {
-      const DType dtype = weight_type(model.checkpoint(), linear);
+      const DType dtype = weight_type(checkpoint, linear);
       PlannedModule& module = layer.emplace_back(plan_module(std::move(linear), format, options, dtype));
       // The embedding stays where the head was it.
       const bool stays = !module.quantize || (plan.untied && module.linear.name == kHeadName);
@@ -199,11 +203,11 @@ QuantizePlan make_plan(const Model& model, const LinearFormat& format, const Pla
   }
   if (plan.quantized_weights() == 0) {
     throw Error(
-        ErrorKind::unsupported, model.checkpoint().folder().string(),
+        ErrorKind::unsupported, checkpoint.folder().string(),
         str("no linear layer is left to quantize in the format ", format.name(), ": no linear layer fits"),
         "choose another --format");
   }
-  for (const auto& [name, tensor] : model.checkpoint().tensors()) {
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (replaced.contains(name) && !needed.contains(name)) continue;
     const bool encoded = tensor.encoding != nullptr;
     (encoded ? plan.decoded : plan.copied).push_back(name);

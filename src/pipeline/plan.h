@@ -10,6 +10,7 @@
 #include "formats/linear_format.h"
 #include "models/model.h"
 #include "pipeline/module_settings.h"
+#include "pipeline/subject.h"
 
 namespace gramian {
 
@@ -80,6 +81,7 @@ void check_settings(const std::string& where, const std::vector<std::vector<Line
 
 // Throws unsupported listing every linear layer whose shape the format refuses, unless `skip_unfit`, and when nothing fits;
 // corrupt_data for what Model::survey() finds.
+QuantizePlan make_plan(const Subject& subject, const LinearFormat& format, const PlanOptions& options);
 QuantizePlan make_plan(const Model& model, const LinearFormat& format, const PlanOptions& options);
 QuantizePlan make_plan(const Model& model, const LinearFormat& format, const SolveOptions& solve,
                        bool skip_unfit);

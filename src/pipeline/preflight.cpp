@@ -8,6 +8,7 @@
 #include "pipeline/journal.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
+#include "pipeline/ranks.h"
 #include "pipeline/source_scan.h"
 #include "stats/gram.h"
 
@@ -29,14 +30,55 @@ class Preflight {
 
   Prepared run() {
     at::ScalarType dtype = at::kFloat;
+    check_names();
+    const bool known = problems_.check([&] { dtype = parse_dtype(job_.dtype); });
+    if (known) problems_.check([&] { resolve_on_cpu(job_.accumulation, dtype); });
+    check_output();
+    problems_.check([&] { checkpoint_ = std::make_shared<const Checkpoint>(job_.source); });
+    if (checkpoint_ != nullptr && problems_.check([&] { refuse_quantized(*checkpoint_); })) {
+      check_model(dtype);
+      check_rows();
+      scan();
+    } else {
+      check_settings({}, {});
+      check_rows();
+    }
+    return finish();
+  }
+
+  Prepared run(Subject subject, RowSet rows) {
+    ready_.subject = std::move(subject);
+    ready_.rows = std::move(rows);
+    checkpoint_ = ready_.subject.checkpoint;
+    check_names();
+    problems_.check([&] {
+      if (ready_.method == nullptr || !ready_.method->calibrated() ||
+          ready_.method->statistic == Statistic::hessian)
+        return;
+      throw Error(ErrorKind::unsupported, "--method",
+                  str("method ", job_.method, " needs statistics that are not taken through a model's hooks"),
+                  "save the model and quantize its folder");
+    });
+    problems_.check([&] { resolve_on_cpu(job_.accumulation, ready_.subject.dtype); });
+    check_output();
+    problems_.check([&] { refuse_quantized(*checkpoint_); });
+    if (check_settings(ready_.subject.layers, job_.head ? ready_.subject.head : std::nullopt)) make_plan();
+    scan();
+    return finish();
+  }
+
+ private:
+  void check_names() {
     problems_.check([&] { ready_.method = &find_method(job_.method); });
     problems_.check([&] {
       const LinearFormat& format = find_format(job_.format);
       format_ = &format;
     });
     problems_.check([&] { job_.recipe_problems.refuse(); });
-    const bool known = problems_.check([&] { dtype = parse_dtype(job_.dtype); });
-    if (known) problems_.check([&] { resolve_on_cpu(job_.accumulation, dtype); });
+  }
+
+  void check_output() {
+    if (job_.ranks != nullptr && !job_.ranks->writes()) return;
     problems_.check([&] { refuse_output(job_); });
     problems_.check([&] {
       if (job_.statistics.empty() || job_.sequential == Sequential::none) return;
@@ -51,21 +93,14 @@ class Preflight {
                   str("method ", job_.method, " has no statistics to keep"),
                   "leave it out: its statistics are small and quickly taken");
     });
-    problems_.check([&] { ready_.checkpoint = std::make_shared<const Checkpoint>(job_.source); });
-    if (ready_.checkpoint != nullptr && problems_.check([&] { refuse_quantized(*ready_.checkpoint); })) {
-      check_model(dtype);
-      check_rows();
-      scan();
-    } else {
-      check_settings({}, {});
-      check_rows();
-    }
+  }
+
+  Prepared finish() {
     problems_.refuse();
     say();
     return std::move(ready_);
   }
 
- private:
   void check_model(at::ScalarType dtype) {
     const std::string folder = job_.source.string();
     ModelOptions options{.dtype = dtype, .treat_as_tied = job_.treat_as_tied, .quantized = {}};
@@ -74,7 +109,7 @@ class Preflight {
     std::optional<Linear> head;
     options.headers = &survey;
     bool sound = problems_.check([&] {
-      const Model headers(ready_.checkpoint, options);
+      const Model headers(checkpoint_, options);
       vocab_ = headers.spec().vocab;
       linears = headers.survey(survey);
       if (job_.head) head = headers.head();
@@ -84,9 +119,15 @@ class Preflight {
     if (!sound || format_ == nullptr) return;
     options.headers = nullptr;
     problems_.check([&] {
-      ready_.model = std::make_unique<const Model>(ready_.checkpoint, options);
-      ready_.plan = make_plan(*ready_.model, *format_, job_.plan_options());
+      ready_.model = std::make_unique<const Model>(checkpoint_, options);
+      ready_.subject = subject_of(*ready_.model);
     });
+    if (ready_.model != nullptr) make_plan();
+  }
+
+  void make_plan() {
+    if (format_ == nullptr) return;
+    problems_.check([&] { ready_.plan = gramian::make_plan(ready_.subject, *format_, job_.plan_options()); });
   }
 
   bool check_settings(const std::vector<std::vector<Linear>>& linears, const std::optional<Linear>& head) {
@@ -118,19 +159,19 @@ class Preflight {
   void scan() {
     if (job_.skip_scan) return;
     uint64_t bytes = 0;
-    for (const auto& [name, tensor] : ready_.checkpoint->tensors()) bytes += tensor.bytes.size();
+    for (const auto& [name, tensor] : checkpoint_->tensors()) bytes += tensor.bytes.size();
     if (!problems_.none() && bytes > kQuickScanBytes) {
       log_.info("the weights are searched for NaN and infinity when nothing else is wrong");
       return;
     }
-    problems_.check([&] { ready_.digests = scan_source(*ready_.checkpoint, ready_.plan, pool_, log_); });
+    problems_.check([&] { ready_.digests = scan_source(*checkpoint_, ready_.plan, pool_, log_); });
   }
 
   void say() const {
-    const Model& model = *ready_.model;
     for (const std::string& warning : warnings_) log_.warn(warning);
-    if (const int64_t surplus = model.surplus_layers(); surplus > 0) {
-      log_.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", model.spec().layers(),
+    const int64_t surplus = ready_.model == nullptr ? 0 : ready_.model->surplus_layers();
+    if (surplus > 0) {
+      log_.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", ready_.model->spec().layers(),
                     ") stay as they are: if the model has them, config.json is wrong"));
     }
     if (ready_.method->calibrated()) {
@@ -146,7 +187,7 @@ class Preflight {
           str("method ", ready_.method->name, " has no use for ", quote_names(job_.unused_options, 10)));
     for (const std::string& name : ready_.plan.skipped())
       log_.info("left unquantized: " + name + ", " + ready_.plan.find(name)->skip_reason);
-    if (const auto left_out = ready_.checkpoint->side_files().left_out; !left_out.empty()) {
+    if (const auto left_out = checkpoint_->side_files().left_out; !left_out.empty()) {
       std::vector<std::string> names;
       for (const fs::path& path : left_out) names.push_back(path.string());
       log_.info(str("not copied to the output: ", quote_names(names, 10)));
@@ -163,6 +204,7 @@ class Preflight {
   }
 
   const LinearFormat* format_ = nullptr;
+  std::shared_ptr<const Checkpoint> checkpoint_;
   std::vector<std::string> warnings_;
   const QuantizeJob& job_;
   ThreadPool& pool_;
@@ -186,6 +228,10 @@ void refuse_quantized(const Checkpoint& checkpoint) {
 
 Prepared prepare(const QuantizeJob& job, ThreadPool& pool, Log& log) {
   return Preflight(job, pool, log).run();
+}
+
+Prepared prepare(const QuantizeJob& job, Subject subject, RowSet rows, ThreadPool& pool, Log& log) {
+  return Preflight(job, pool, log).run(std::move(subject), std::move(rows));
 }
 
 }  // namespace gramian

@@ -12,6 +12,7 @@
 #include "pipeline/method.h"
 #include "pipeline/plan.h"
 #include "pipeline/rows.h"
+#include "pipeline/subject.h"
 
 namespace gramian {
 
@@ -20,8 +21,8 @@ struct QuantizeJob;
 // What the checks leave ready for the job.
 struct Prepared {
   const Method* method = nullptr;
-  std::shared_ptr<const Checkpoint> checkpoint;
-  std::unique_ptr<const Model> model;
+  Subject subject;
+  std::unique_ptr<const Model> model;  // null for a foreign one
   QuantizePlan plan;
   RowSet rows;                                 // empty for a method without calibration
   std::map<std::string, std::string> digests;  // of the source's tensors; empty without the scan
@@ -32,6 +33,8 @@ struct Prepared {
 // (base/problems.h). A checkpoint of more than 4 GiB is searched for NaN and infinity only when nothing else is wrong: that
 // takes longer than seconds. Says what will be done and what will not.
 Prepared prepare(const QuantizeJob& job, ThreadPool& pool, Log& log);
+// The same for a model that another forward runs, on `rows`; nothing is read from `job.source` and `job.calibration`.
+Prepared prepare(const QuantizeJob& job, Subject subject, RowSet rows, ThreadPool& pool, Log& log);
 
 // Throws invalid_argument for a checkpoint that is quantized, apart from one that is decoded while it is read
 // (formats/encoded_tensor.h).

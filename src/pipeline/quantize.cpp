@@ -9,8 +9,10 @@
 #include "kernels/cpu_level.h"
 #include "pipeline/job_identity.h"
 #include "pipeline/journal.h"
+#include "pipeline/model_forward.h"
 #include "pipeline/preflight.h"
 #include "pipeline/quantize_run.h"
+#include "pipeline/ranks.h"
 #include "pipeline/shared_inputs.h"
 #include "pipeline/telemetry.h"
 #include "tensor/ops.h"
@@ -47,11 +49,11 @@ fs::path scratch_folder(const QuantizeJob& job) {
 
 // Plans, and sets in `calibrator` what the plan decides.
 BudgetPlan plan_memory(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
-                       const RowSet& rows, CalibratorOptions& calibrator, ThreadPool& pool) {
+                       const std::vector<TokenRow>& rows, CalibratorOptions& calibrator, ThreadPool& pool) {
   if (job.budget.memory_bytes) return_freed_memory();
   BudgetOptions options = job.budget;
   options.scratch = scratch_folder(job);
-  BudgetPlan budget = plan_budget(model, plan, rows.rows, calibrator, plan.solve, options, pool);
+  BudgetPlan budget = plan_budget(model, plan, rows, calibrator, plan.solve, options, pool);
   calibrator.waiting = budget.waiting;
   if (budget.spill) calibrator.spill = options.scratch;
   calibrator.expert_wave = budget.expert_wave;
@@ -76,16 +78,16 @@ void say_sharing(const Json& shared, Log& log) {
                                         : ""));
 }
 
-Json dry_run_report(const Model& model, const QuantizePlan& plan, const RowSet& rows,
-                    const std::optional<BudgetPlan>& budget) {
+Json dry_run_report(const Prepared& ready, const std::optional<BudgetPlan>& budget) {
+  const QuantizePlan& plan = ready.plan;
   Json json;
   json["dry_run"] = true;
-  json["model_type"] = model.family().model_type;
+  json["model_type"] = ready.subject.model_type;
   json["layers"] = plan.layers.size();
   json["quantized_weights"] = plan.quantized_weights();
   json["skipped"] = plan.skipped();
-  json["rows"] = rows.rows.size();
-  json["tokens"] = rows.tokens;
+  json["rows"] = ready.rows.rows.size();
+  json["tokens"] = ready.rows.tokens;
   uint64_t bytes = 0;
   for (const PlannedTensor& tensor : plan.tensors) bytes += bytes_of(tensor);
   json["weight_bytes"] = bytes;
@@ -105,79 +107,111 @@ Json discarded_when_hopeless(Journal& journal, const std::function<Json()>& work
   }
 }
 
-}  // namespace
+using Clock = std::chrono::steady_clock;
 
-Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
-  const QuantizeJob job = with_rules(given);
-  const auto start = std::chrono::steady_clock::now();
-  const tensor::InferenceScope inference;
-  const Prepared ready = prepare(job, pool, log);
+// A job whose checks are done; `forward` is made when it is needed.
+Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shared,
+         const std::optional<BudgetPlan>& budget,
+         const std::function<std::unique_ptr<LayerForward>()>& make_forward, Clock::time_point start,
+         ThreadPool& pool, Log& log) {
   const Method& method = *ready.method;
-  const Model& model = *ready.model;
-  const QuantizePlan& plan = ready.plan;
-  const RowSet& rows = ready.rows;
-  CalibratorOptions calibrator{.batch = job.batch,
-                               .lanes = job.lanes,
-                               .threads = pool.threads(),
-                               .sequential = job.sequential,
-                               .statistic = method.statistic,
-                               .accumulation = job.accumulation,
-                               .share = {},
-                               .all_experts = job.all_experts,
-                               .log = &log};
-  const SharedInputs shared(model, plan, {job.shared_inputs, !job.statistics.empty()}, log);
-  calibrator.share = [&](const std::vector<Linear*>& pause) { return shared.sums(pause); };
-  std::optional<BudgetPlan> budget;
-  if (method.calibrated()) {
-    budget = plan_memory(job, model, plan, rows, calibrator, pool);
-    say(*budget, log);
-  }
-  if (job.dry_run) return dry_run_report(model, plan, rows, budget);
-  Telemetry telemetry(job.telemetry, log);
+  const bool writes = job.ranks == nullptr || job.ranks->writes();
+  Telemetry telemetry(writes ? job.telemetry : fs::path(), log);
   telemetry.event("start", {{"gramian", GRAMIAN_VERSION},
                             {"method", method.name},
                             {"source", job.source.string()},
                             {"output", job.output.string()},
-                            {"model_type", model.family().model_type},
-                            {"layers", plan.layers.size()},
-                            {"tokens", rows.tokens},
+                            {"model_type", ready.subject.model_type},
+                            {"layers", ready.plan.layers.size()},
+                            {"tokens", ready.rows.tokens},
                             {"lanes", job.lanes},
                             {"threads", pool.threads()},
                             {"cpu_level", name(cpu_level())}});
   if (budget) telemetry.event("plan", to_json(*budget));
-  const bool discard = job.force && !job.resume;
-  Journal journal(job.output, job_identity(job, ready), discard ? Unfinished::discard : Unfinished::go_on,
-                  log);
+  const Json identity = job_identity(job, ready);
+  std::optional<Journal> journal;
+  if (writes) {
+    const bool discard = job.force && !job.resume;
+    journal.emplace(job.output, identity, discard ? Unfinished::discard : Unfinished::go_on, log);
+  }
   std::optional<StatisticsFile> statistics;
   if (method.calibrated() && fs::exists(job.statistics)) {
-    statistics.emplace(job.statistics, statistics_identity(journal.identity()));
+    statistics.emplace(job.statistics, statistics_identity(identity));
     log.info("statistics are taken from " + job.statistics.string());
   }
   const auto work = [&] {
-    QuantizeRun run(job, model, plan, shared, journal, telemetry, pool, log);
+    QuantizeRun run(job, ready, shared, journal ? &*journal : nullptr, telemetry, pool, log);
     if (statistics) {
-      run.from_statistics(*statistics, rows);
+      run.from_statistics(*statistics);
     } else if (method.calibrated()) {
-      if (!job.statistics.empty()) run.keep_statistics();
-      run.calibrated(rows, calibrator);
+      if (!job.statistics.empty()) run.keep_statistics(statistics_identity(identity).dump());
+      const std::unique_ptr<LayerForward> forward = make_forward();
+      run.calibrated(*forward);
     } else {
       run.plain_rounding();
     }
+    if (!writes) return Json();
     run.finish();
-    Json report = run.report(rows, method);
+    Json report = run.report();
     if (method.calibrated() && !statistics) say_sharing(report.at("shared_inputs"), log);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     report["seconds"] = seconds + run.earlier_seconds();
     report["peak_rss_bytes"] = peak_rss_bytes();
     report["plan"] = budget ? to_json(*budget) : Json(nullptr);
     run.commit(report);
     return report;
   };
-  const Json report = discarded_when_hopeless(journal, work);
+  if (!journal) return work();
+  const Json report = discarded_when_hopeless(*journal, work);
   telemetry.event("end", {{"seconds", report.at("seconds")},
                           {"fallbacks", report.at("fallbacks")},
                           {"peak_rss_bytes", report.at("peak_rss_bytes")}});
   return report;
+}
+
+}  // namespace
+
+Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
+  const QuantizeJob job = with_rules(given);
+  const auto start = Clock::now();
+  const tensor::InferenceScope inference;
+  const Prepared ready = prepare(job, pool, log);
+  const Model& model = *ready.model;
+  CalibratorOptions calibrator{.batch = job.batch,
+                               .lanes = job.lanes,
+                               .threads = pool.threads(),
+                               .sequential = job.sequential,
+                               .statistic = ready.method->statistic,
+                               .accumulation = job.accumulation,
+                               .share = {},
+                               .all_experts = job.all_experts,
+                               .log = &log};
+  const SharedInputs shared(model, ready.plan, {job.shared_inputs, !job.statistics.empty()}, log);
+  calibrator.share = [&](const std::vector<Linear*>& pause) { return shared.sums(pause); };
+  std::optional<BudgetPlan> budget;
+  std::vector<TokenRow> rows;
+  if (ready.method->calibrated()) {
+    rows = job.ranks == nullptr ? ready.rows.rows : rows_of_rank(ready.rows.rows, job.batch, *job.ranks);
+    budget = plan_memory(job, model, ready.plan, rows, calibrator, pool);
+    say(*budget, log);
+  }
+  if (job.dry_run) return dry_run_report(ready, budget);
+  const auto forward = [&] { return std::make_unique<ModelForward>(model, rows, calibrator, job.ranks); };
+  return run(job, ready, shared, budget, forward, start, pool, log);
+}
+
+Json quantize(const QuantizeJob& given, Subject subject, RowSet rows, const MakeForward& forward,
+              ThreadPool& pool, Log& log) {
+  const QuantizeJob job = with_rules(given);
+  const auto start = Clock::now();
+  const tensor::InferenceScope inference;
+  const Prepared ready = prepare(job, std::move(subject), std::move(rows), pool, log);
+  const SharedInputs shared(ready.subject, ready.plan, {job.shared_inputs, !job.statistics.empty()});
+  if (job.dry_run) return dry_run_report(ready, std::nullopt);
+  const auto make = [&] {
+    return forward([&](const std::vector<Linear*>& pause) { return shared.sums(pause); });
+  };
+  return run(job, ready, shared, std::nullopt, make, start, pool, log);
 }
 
 }  // namespace gramian

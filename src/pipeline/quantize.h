@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -11,13 +13,17 @@
 #include "base/parallel.h"
 #include "base/problems.h"
 #include "pipeline/budget.h"
+#include "pipeline/layer_forward.h"
 #include "pipeline/plan.h"
 #include "pipeline/rows.h"
+#include "pipeline/subject.h"
 #include "solve/fallback.h"
 #include "solve/quantized.h"
 #include "stats/accumulation.h"
 
 namespace gramian {
+
+class Ranks;  // pipeline/ranks.h
 
 struct QuantizeJob {
   std::filesystem::path source;
@@ -56,6 +62,7 @@ struct QuantizeJob {
   bool force = false;  // replace an output that exists; also discards an unfinished job, unless `resume`
   bool resume =
       false;  // go on with an unfinished job where there is one, which without `force` happens anyway
+  Ranks* ranks = nullptr;           // other processes that work on the same job; null: none
   std::filesystem::path telemetry;  // file of pipeline/telemetry.h; empty: none
   std::filesystem::path metrics;    // file of pipeline/metrics.h; empty: none
   int64_t watchdog_seconds = 600;   // without a step, after which the stage is said; 0: never
@@ -69,5 +76,11 @@ struct QuantizeJob {
 // Returns the report, which is also written to <output>/gramian-report.json; of a dry run the plan alone. Keys:
 // docs/report.md.
 nlohmann::ordered_json quantize(const QuantizeJob& job, ThreadPool& pool, Log& log);
+
+// The same of a model that another forward runs. `forward` makes it, for sums as `share` says (SumOptions::share). What the job
+// says of source, calibration, batches and memory is not used: the caller has seen to it.
+using MakeForward = std::function<std::unique_ptr<LayerForward>(const decltype(SumOptions::share)& share)>;
+nlohmann::ordered_json quantize(const QuantizeJob& job, Subject subject, RowSet rows,
+                                const MakeForward& forward, ThreadPool& pool, Log& log);
 
 }  // namespace gramian

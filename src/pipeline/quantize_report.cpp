@@ -5,9 +5,11 @@
 namespace gramian {
 using Json = nlohmann::ordered_json;
 
-Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
+Json QuantizeRun::report() const {
+  const RowSet& rows = rows_;
+  const Method& method = method_;
   int64_t source_weights = 0;
-  for (const auto& [name, tensor] : model_.checkpoint().tensors()) {
+  for (const auto& [name, tensor] : subject_.checkpoint->tensors()) {
     source_weights += tensor.values();
   }
   Json json;
@@ -30,7 +32,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   }
   if (!job_.command.empty()) json["command"] = job_.command;
   json["compat"] = job_.compat_gptqmodel ? Json("gptqmodel") : Json(nullptr);
-  json["dtype"] = c10::toString(model_.dtype());
+  json["dtype"] = c10::toString(subject_.dtype);
   json["source_scan"] = !job_.skip_scan;
   json["rows_asked"] = rows.asked ? Json(*rows.asked) : Json(nullptr);
   json["rows"] = rows.rows.size();
@@ -43,6 +45,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   json["tokens"] = tokens_;
   json["batches"] = batches_;
   json["lanes"] = job_.lanes;
+  json["ranks"] = job_.ranks == nullptr ? 1 : job_.ranks->size();
   LayerRecord total;
   for (const LayerRecord& layer : done_) total.add(layer);
   json["linear_multiplications"] = total.linear_multiplications;
@@ -54,7 +57,7 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
     json["staging_dtype"] = sums.staging ? Json(to_text(*sums.staging)) : Json(nullptr);
     json["chunk_size"] = sums.chunk_size > 0 ? Json(sums.chunk_size) : Json(nullptr);
     json["chunk_bytes"] = sums.chunk_bytes > 0 ? Json(sums.chunk_bytes) : Json(nullptr);
-    json["hessian_products"] = resolve_on_cpu(sums, model_.dtype()).bf16_products ? "bfloat16" : "float32";
+    json["hessian_products"] = resolve_on_cpu(sums, subject_.dtype).bf16_products ? "bfloat16" : "float32";
   }
   if (method.calibrated()) {
     Json& shared = json["shared_inputs"] = shared_.to_json();
@@ -71,8 +74,8 @@ Json QuantizeRun::report(const RowSet& rows, const Method& method) const {
   json["bits_per_weight"] =
       static_cast<double>(plan_.packed_bits()) / static_cast<double>(plan_.quantized_weights());
   json["bits_per_weight_total"] =
-      8.0 * static_cast<double>(output_.weight_bytes()) / static_cast<double>(source_weights);
-  json["weight_bytes"] = output_.weight_bytes();
+      8.0 * static_cast<double>(output_->weight_bytes()) / static_cast<double>(source_weights);
+  json["weight_bytes"] = output_->weight_bytes();
   json["verified"] = true;  // finish() has thrown otherwise
   json["resumed_at_layer"] = resumed_at_ > 0 ? Json(resumed_at_) : Json(nullptr);
   json["stages"] = total.stages;

@@ -17,23 +17,33 @@ constexpr uintmax_t kSpareDiskBytes = uintmax_t{64} << 20;  // left free by what
 
 }  // namespace
 
-QuantizeRun::QuantizeRun(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
-                         const SharedInputs& shared, Journal& journal, Telemetry& telemetry, ThreadPool& pool,
-                         Log& log)
+QuantizeRun::QuantizeRun(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shared,
+                         Journal* journal, Telemetry& telemetry, ThreadPool& pool, Log& log)
     : job_(job),
-      job_method_(find_method(job.method)),
-      model_(model),
-      plan_(plan),
+      subject_(ready.subject),
+      method_(*ready.method),
+      rows_(ready.rows),
+      plan_(ready.plan),
       shared_(shared),
       journal_(journal),
       telemetry_(telemetry),
       pool_(pool),
       log_(log),
-      output_(job.output, job.force, journal.staging(), model.checkpoint(), plan, job.shard_bytes_max),
-      progress_(log, "layers", static_cast<int64_t>(plan.layers.size())),
+      progress_(log, "layers", static_cast<int64_t>(plan_.layers.size())),
       watchdog_(log, std::chrono::seconds(job.watchdog_seconds)),
-      metrics_(job.metrics, job.output, log) {
-  take_finished();
+      metrics_(journal != nullptr ? job.metrics : fs::path(), job.output, log) {
+  if (journal_ != nullptr) {
+    output_.emplace(job.output, job.force, journal_->staging(), *subject_.checkpoint, plan_,
+                    job.shard_bytes_max);
+    take_finished();
+  }
+  if (job_.ranks == nullptr) return;
+  Json records = Json::array();
+  for (const LayerRecord& layer : done_) records.push_back(layer.to_json());
+  records = from_rank(records, 0, *job_.ranks);
+  for (size_t i = done_.size(); i < records.size(); ++i)
+    done_.push_back(LayerRecord::from_json(records[i], "rank 0"));
+  resumed_at_ = done_.size();
 }
 
 void QuantizeRun::plain_rounding() {
@@ -46,29 +56,22 @@ void QuantizeRun::plain_rounding() {
   }
 }
 
-void QuantizeRun::calibrated(const RowSet& rows, const CalibratorOptions& options) {
-  Calibrator calibrator(model_, rows.rows, options);
-  tokens_ = calibrator.tokens();
-  batches_ = calibrator.batches();
-  const size_t decoder = plan_.decoder_layers();
-  for (size_t i = take_input(calibrator); i < plan_.layers.size(); ++i) {
-    if (i == decoder) {
-      run_head(i, calibrator);
-      continue;
-    }
-    const auto layer = model_.load_layer(static_cast<int64_t>(i));
-    if (i + 1 < decoder) model_.read_ahead_layer(static_cast<int64_t>(i) + 1);
-    if (i < done_.size()) {
-      run_finished(i, *layer, calibrator);
+void QuantizeRun::calibrated(LayerForward& forward) {
+  tokens_ = rows_.tokens;
+  batches_ = forward.batches();
+  for (size_t i = take_input(forward); i < plan_.layers.size(); ++i) {
+    if (i == plan_.decoder_layers()) {
+      run_head(i, forward);
+    } else if (i < done_.size()) {
+      run_finished(i, forward);
     } else {
-      run_new(i, *layer, calibrator);
+      run_new(i, forward);
     }
-    model_.drop_layer(static_cast<int64_t>(i));
   }
 }
 
-void QuantizeRun::keep_statistics() {
-  const std::string identity = statistics_identity(journal_.identity()).dump();
+void QuantizeRun::keep_statistics(const std::string& identity) {
+  if (journal_ == nullptr) return;
   if (!done_.empty() && !StatisticsWriter::begun(job_.statistics, identity)) {
     log_.warn("the statistics of the finished layers were not kept: " + job_.statistics.string() +
               " is not written");
@@ -80,8 +83,8 @@ void QuantizeRun::keep_statistics() {
   for (size_t i = 0; i < done_.size(); ++i) new_statistics_->keep(i);
 }
 
-void QuantizeRun::from_statistics(const StatisticsFile& statistics, const RowSet& rows) {
-  tokens_ = rows.tokens;
+void QuantizeRun::from_statistics(const StatisticsFile& statistics) {
+  tokens_ = rows_.tokens;
   for (size_t i = done_.size(); i < plan_.layers.size(); ++i) {
     begin_layer();
     for (std::vector<Linear>& modules : inputs_of(i)) {
@@ -97,7 +100,7 @@ void QuantizeRun::from_statistics(const StatisticsFile& statistics, const RowSet
 std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
   std::vector<std::vector<Linear>> inputs;
   if (layer >= plan_.decoder_layers()) return {{plan_.layers[layer][0].linear}};
-  for (const auto& names : model_.module_names(static_cast<int64_t>(layer))) {
+  for (const auto& names : subject_.pauses[layer]) {
     std::vector<Linear>& modules = inputs.emplace_back();
     for (const std::string& name : names) modules.push_back(plan_.find(layer, name)->linear);
   }
@@ -106,13 +109,13 @@ std::vector<std::vector<Linear>> QuantizeRun::inputs_of(size_t layer) const {
 
 void QuantizeRun::finish() {
   if (new_statistics_) new_statistics_->finish();
-  QuantizationFields fields = plan_.fields(model_.checkpoint());
+  QuantizationFields fields = plan_.fields(*subject_.checkpoint);
   fields.method = job_.method;
   fields.shared_inputs = job_.shared_inputs;
   std::optional<bool> tied;
-  if (model_.tied_on_request()) tied = true;
+  if (subject_.tied_on_request) tied = true;
   if (plan_.untied) tied = false;
-  output_.finish(fields, tied);
+  output_->finish(fields, tied);
   double seconds = 0;
   timed(seconds, [&] { verify_output(); });
   now_ = {};
@@ -122,8 +125,8 @@ void QuantizeRun::finish() {
 }
 
 void QuantizeRun::commit(const Json& report) {
-  output_.commit(report);
-  journal_.close();
+  output_->commit(report);
+  journal_->close();
   JobProgress progress = job_progress();
   progress.seconds_left = 0;
   progress.finished = true;
@@ -137,49 +140,52 @@ double QuantizeRun::earlier_seconds() const {
 }
 
 void QuantizeRun::take_finished() {
-  const bool begun = journal_.copied();
-  output_.copy(begun);
+  const bool begun = journal_->copied();
+  output_->copy(begun);
   if (!begun) {
-    output_.sync();
-    journal_.set_copied();
+    output_->sync();
+    journal_->set_copied();
   }
   const size_t usable = usable_layers();
   while (done_.size() < usable) {
     LayerRecord layer =
-        LayerRecord::from_json(journal_.layers()[done_.size()], journal_.staging().parent_path().string());
-    if (!output_.keep(layer.digests)) {
+        LayerRecord::from_json(journal_->layers()[done_.size()], journal_->staging().parent_path().string());
+    if (!output_->keep(layer.digests)) {
       log_.warn(
           str("layer ", done_.size(), " of the unfinished job is damaged on the disk: it is made again"));
       break;
     }
     done_.push_back(std::move(layer));
   }
-  journal_.forget_from(done_.size());
+  journal_->forget_from(done_.size());
   resumed_at_ = done_.size();
   if (resumed_at_ > 0) telemetry_.event("resume", {{"finished_layers", resumed_at_}});
 }
 
 size_t QuantizeRun::usable_layers() const {
-  const size_t finished = std::min(journal_.layers().size(), plan_.layers.size());
+  const size_t finished = std::min(journal_->layers().size(), plan_.layers.size());
+  // Several ranks keep no activations.
+  if (job_.compat_gptqmodel && job_.ranks != nullptr && finished < plan_.layers.size()) return 0;
   if (!job_.compat_gptqmodel || finished == plan_.layers.size()) return finished;
-  for (const size_t input : journal_.inputs()) {
+  for (const size_t input : journal_->inputs()) {
     if (input <= finished) return input;
   }
   return 0;
 }
 
-size_t QuantizeRun::take_input(Calibrator& calibrator) {
+size_t QuantizeRun::take_input(LayerForward& forward) {
   if (done_.size() == plan_.layers.size()) return done_.size();
+  if (job_.ranks != nullptr) return 0;
   size_t layer = 0;
-  for (const size_t found : journal_.inputs()) {
-    if (found > done_.size() || !calibrator.load(journal_.input(found), done_[found - 1].input_digest))
+  for (const size_t found : journal_->inputs()) {
+    if (found > done_.size() || !forward.load(journal_->input(found), done_[found - 1].input_digest))
       continue;
     layer = found;
     break;
   }
   if (layer == done_.size()) return layer;
   if (job_.compat_gptqmodel) {
-    throw Error(ErrorKind::corrupt_data, journal_.input(done_.size()).string(),
+    throw Error(ErrorKind::corrupt_data, journal_->input(done_.size()).string(),
                 "the activations of the unfinished job are damaged", "pass --force to begin the job again");
   }
   log_.info(
@@ -187,49 +193,48 @@ size_t QuantizeRun::take_input(Calibrator& calibrator) {
   return layer;
 }
 
-void QuantizeRun::run_finished(size_t index, DecoderLayer& layer, Calibrator& calibrator) {
-  calibrator.run_layer(
-      static_cast<int64_t>(index), layer,
+void QuantizeRun::run_finished(size_t index, LayerForward& forward) {
+  forward.run_layer(
+      index,
       [&](const PauseStatistics& pause) {
         for (Linear* module : pause.modules) {
           const PlannedModule& planned = *plan_.find(index, module->name);
           if (planned.quantize)
-            module->op = stored_replacement(*planned.format, output_.read(planned), *module,
-                                            planned.solve.grid, model_.dtype());
+            module->op = stored_replacement(*planned.format, stored(planned), *module, planned.solve.grid,
+                                            subject_.dtype);
         }
       },
       false);
 }
 
-void QuantizeRun::run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator) {
+void QuantizeRun::run_new(size_t index, LayerForward& forward) {
   begin_layer();
-  const int64_t products = calibrator.linear_multiplications();
-  const int64_t accumulations = calibrator.accumulations();
-  const int64_t parked = calibrator.activations().parked_bytes();
-  calibrator.run_layer(static_cast<int64_t>(index), layer, [&](const PauseStatistics& statistics) {
+  const LayerForward::Counts before = forward.counts();
+  const auto solve = [&](const PauseStatistics& statistics) {
     at(index, "the statistics of " + statistics.modules[0]->name);
     now_.sums += 1;
     for (size_t m = 1; m < statistics.modules.size(); ++m)
-      adopted_.insert(
-          statistics.modules[m]->name.substr(model_.layer_prefix(static_cast<int64_t>(index)).size()));
+      adopted_.insert(statistics.modules[m]->name.substr(subject_.prefixes[index].size()));
     solve_pause(index, statistics);
-  });
+  };
+  forward.run_layer(index, solve, true);
   check_adoptions(index);
-  now_.linear_multiplications = calibrator.linear_multiplications() - products;
-  now_.accumulations = calibrator.accumulations() - accumulations;
-  now_.parked_bytes = calibrator.activations().parked_bytes() - parked;
-  finish_layer(&calibrator);
+  const LayerForward::Counts after = forward.counts();
+  now_.linear_multiplications = after.linear_multiplications - before.linear_multiplications;
+  now_.accumulations = after.accumulations - before.accumulations;
+  now_.parked_bytes = after.parked_bytes - before.parked_bytes;
+  finish_layer(&forward);
 }
 
-void QuantizeRun::run_head(size_t index, Calibrator& calibrator) {
+void QuantizeRun::run_head(size_t index, LayerForward& forward) {
   begin_layer();
-  const int64_t accumulations = calibrator.accumulations();
+  const int64_t accumulations = forward.counts().accumulations;
   Linear head = plan_.layers[index][0].linear;
-  calibrator.run_head(head, [&](const PauseStatistics& statistics) {
+  forward.run_head(head, [&](const PauseStatistics& statistics) {
     now_.sums += 1;
     solve_pause(index, statistics);
   });
-  now_.accumulations = calibrator.accumulations() - accumulations;
+  now_.accumulations = forward.counts().accumulations - accumulations;
   finish_layer(nullptr);
 }
 
@@ -302,7 +307,7 @@ void QuantizeRun::say_layer(size_t layer) const {
                 left ? str("; ", fixed(*left, 0), " s left") : ""));
 }
 
-void QuantizeRun::finish_layer(Calibrator* calibrator) {
+void QuantizeRun::finish_layer(LayerForward* forward) {
   const size_t layer = done_.size();
   // Behind the layer, so that one message has all of its modules.
   if (!unusable_.empty()) {
@@ -312,12 +317,13 @@ void QuantizeRun::finish_layer(Calibrator* calibrator) {
                 "\ngive more --samples, or leave these layers to a fallback or unquantized");
   }
   timed(now_.stages["journal"], [&] {
-    output_.sync();
+    if (output_) output_->sync();
     if (new_statistics_) new_statistics_->sync();
-    if (calibrator != nullptr && layer + 1 < plan_.layers.size()) keep_input(layer + 1, *calibrator);
+    if (job_.ranks == nullptr && forward != nullptr && layer + 1 < plan_.layers.size())
+      keep_input(layer + 1, *forward);
   });
   now_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - layer_start_).count();
-  journal_.finish_layer(now_.to_json());
+  if (journal_ != nullptr) journal_->finish_layer(now_.to_json());
   telemetry_.event("layer", {{"layer", layer},
                              {"seconds", now_.seconds},
                              {"stages", now_.stages},
@@ -331,16 +337,16 @@ void QuantizeRun::finish_layer(Calibrator* calibrator) {
   if (!log_.interactive()) say_layer(layer);
 }
 
-void QuantizeRun::keep_input(size_t layer, Calibrator& calibrator) {
-  const fs::path folder = journal_.new_input(layer);
+void QuantizeRun::keep_input(size_t layer, LayerForward& forward) {
+  const fs::path folder = journal_->new_input(layer);
   const char* unkept =
       "no room for the activations between layers: after a stop the finished layers are run again";
   fs::remove_all(folder);
-  const auto needed = static_cast<uintmax_t>(calibrator.hidden_bytes()) + kSpareDiskBytes;
+  const auto needed = static_cast<uintmax_t>(forward.hidden_bytes()) + kSpareDiskBytes;
   if (fs::space(folder.parent_path()).available < needed) return log_.warn(unkept);
   try {
-    now_.input_digest = calibrator.save(folder);
-    journal_.keep_input(layer);
+    now_.input_digest = forward.save(folder);
+    journal_->keep_input(layer);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::io) throw;
     fs::remove_all(folder);
@@ -353,16 +359,23 @@ void QuantizeRun::verify_output() {
   watchdog_.at("verifying the output");
   std::vector<std::string> problems;
   try {
-    const auto written = std::make_shared<const Checkpoint>(output_.staged());
-    problems = compare_with_source(*written, model_.checkpoint(), plan_);
-    const Verification found = verify(written, {.copies = false}, pool_, log_);
+    const auto written = std::make_shared<const Checkpoint>(output_->staged());
+    problems = compare_with_source(*written, *subject_.checkpoint, plan_);
+    VerifyOptions options{.copies = false};
+    if (subject_.foreign) {
+      options.linears.emplace();
+      for (const auto& layer : plan_.layers) {
+        for (const PlannedModule& module : layer) options.linears->push_back(module.linear);
+      }
+    }
+    const Verification found = verify(written, options, pool_, log_);
     problems.insert(problems.end(), found.problems.begin(), found.problems.end());
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::interrupted) throw;
     problems.emplace_back(error.what());
   }
   if (problems.empty()) return;
-  journal_.close();
+  journal_->close();
   throw Error(ErrorKind::internal, job_.output.string(),
               str("what was written does not verify, ", problems.size(), " problem(s):", below(problems)),
               "\nnothing was kept; check the disk, and report it if the disk is sound");

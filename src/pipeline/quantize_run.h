@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,14 +14,15 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/watchdog.h"
-#include "models/model.h"
-#include "pipeline/calibrator.h"
 #include "pipeline/journal.h"
+#include "pipeline/layer_forward.h"
 #include "pipeline/layer_record.h"
 #include "pipeline/method.h"
 #include "pipeline/metrics.h"
 #include "pipeline/output_folder.h"
+#include "pipeline/preflight.h"
 #include "pipeline/quantize.h"
+#include "pipeline/ranks.h"
 #include "pipeline/shared_inputs.h"
 #include "pipeline/solve_module.h"
 #include "pipeline/statistics_file.h"
@@ -32,16 +34,16 @@ class QuantizeRun {
  public:
   using Json = nlohmann::ordered_json;
 
-  // All must outlive the run.
-  QuantizeRun(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
-              const SharedInputs& shared, Journal& journal, Telemetry& telemetry, ThreadPool& pool, Log& log);
+  // All must outlive the run. `journal`: null at ranks that do not write; these take no part in report(), finish() and commit().
+  QuantizeRun(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shared, Journal* journal,
+              Telemetry& telemetry, ThreadPool& pool, Log& log);
   void plain_rounding();
-  void calibrated(const RowSet& rows, const CalibratorOptions& options);
+  void calibrated(LayerForward& forward);
   // calibrated() writes all statistics there too.
-  void keep_statistics();
+  void keep_statistics(const std::string& identity);
   // With the statistics of an earlier job instead of a forward.
-  void from_statistics(const StatisticsFile& statistics, const RowSet& rows);
-  Json report(const RowSet& rows, const Method& method) const;
+  void from_statistics(const StatisticsFile& statistics);
+  Json report() const;
   // Completes the checkpoint and reads it back.
   void finish();
   void commit(const Json& report);
@@ -55,12 +57,12 @@ class QuantizeRun {
   // behind the newest input are made again.
   size_t usable_layers() const;
   // Gives the batches the newest input that there is; returns the layer it is of.
-  size_t take_input(Calibrator& calibrator);
+  size_t take_input(LayerForward& forward);
   // The batches go through a layer whose weights are stored.
-  void run_finished(size_t index, DecoderLayer& layer, Calibrator& calibrator);
-  void run_new(size_t index, DecoderLayer& layer, Calibrator& calibrator);
+  void run_finished(size_t index, LayerForward& forward);
+  void run_new(size_t index, LayerForward& forward);
   // One step more behind the decoder's layers.
-  void run_head(size_t index, Calibrator& calibrator);
+  void run_head(size_t index, LayerForward& forward);
   std::vector<std::vector<Linear>> inputs_of(size_t layer) const;
   void begin_layer();
   // The job has come to this stage of the layer: for the line of progress, the watchdog and the metrics.
@@ -71,9 +73,9 @@ class QuantizeRun {
   // Whether everyone has adopted who was to.
   void check_adoptions(size_t layer);
   // What the layer wrote is on the disk before its record is.
-  void finish_layer(Calibrator* calibrator);
+  void finish_layer(LayerForward* forward);
   // Where the disk has no room for them, the finished layers are run again instead.
-  void keep_input(size_t layer, Calibrator& calibrator);
+  void keep_input(size_t layer, LayerForward& forward);
   void solve_pause(size_t layer, const PauseStatistics& statistics);
   // Why the statistics are too few for the module; empty where they are not.
   std::string lack(const PlannedModule& module, const PauseStatistics& statistics, bool starved) const;
@@ -81,22 +83,42 @@ class QuantizeRun {
   // Solves, packs and writes; returns what the forward goes on with, nothing where there is none.
   std::shared_ptr<const LinearOp> store(size_t layer, const PlannedModule& module,
                                         const InputStatistic& input, const std::string& lacking);
+  // What one rank makes of a module, and all know then.
+  struct Outcome {
+    Json report;           // of the module
+    std::string fallback;  // empty: none
+    PackedParts packed;
+    std::shared_ptr<const LinearOp> next;
+  };
+  Outcome solve(size_t layer, const PlannedModule& module, const InputStatistic& input,
+                const std::string& lacking, double& seconds);
+  // `outcome` is rank `owner`'s.
+  void share(Outcome& outcome, const PlannedModule& module, int owner);
+  // The rank that solves the module `ahead` of those from now on.
+  int owner(size_t ahead) const {
+    return job_.ranks == nullptr
+               ? 0
+               : static_cast<int>((turn_ + ahead) % static_cast<size_t>(job_.ranks->size()));
+  }
+  bool owns(size_t ahead) const { return job_.ranks == nullptr || owner(ahead) == job_.ranks->rank(); }
+  PackedParts stored(const PlannedModule& module) const;
   // Of all quantized matrices of the layer that share a global scale with `module`.
   float largest_shared(size_t layer, const PlannedModule& module);
-  void note(size_t layer, const SolvedModule& solved, const PlannedModule& planned, int64_t tokens,
-            double error, double solve_seconds, double write_seconds);
+  void note(size_t layer, const Outcome& outcome, const PlannedModule& planned, double solve_seconds,
+            double write_seconds);
   void verify_output();
 
   const QuantizeJob& job_;
-  const Method& job_method_;
-  const Model& model_;
+  const Subject& subject_;
+  const Method& method_;
+  const RowSet& rows_;
   const QuantizePlan& plan_;
   const SharedInputs& shared_;
-  Journal& journal_;
+  Journal* journal_;
   Telemetry& telemetry_;
   ThreadPool& pool_;
   Log& log_;
-  OutputFolder output_;
+  std::optional<OutputFolder> output_;  // of the rank that writes
   std::unique_ptr<StatisticsWriter> new_statistics_;
   Progress progress_;
   Watchdog watchdog_;
@@ -108,6 +130,7 @@ class QuantizeRun {
   std::map<std::string, float> largest_;  // there: of matrices that share a global scale, by fused_matrix()
   std::vector<std::string> unusable_;     // modules that needed a fallback and must not have one
   std::chrono::steady_clock::time_point layer_start_;
+  size_t turn_ = 0;  // modules solved so far, by whichever rank
   size_t resumed_at_ = 0;
   int64_t tokens_ = 0;
   int64_t batches_ = 0;

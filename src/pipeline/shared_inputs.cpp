@@ -116,6 +116,26 @@ SharedInputs::SharedInputs(const Model& model, const QuantizePlan& plan, const S
   }
 }
 
+SharedInputs::SharedInputs(const Subject& subject, const QuantizePlan& plan, const SharingOptions& options)
+    : enabled_(options.enabled), verified_(true) {
+  if (plan.has_head) leader_of_[kHeadName] = kHeadName;
+  for (size_t i = 0; i < subject.pauses.size(); ++i) {
+    LayerSharing& layer = layers_.emplace_back();
+    for (const auto& pause : subject.pauses[i]) {
+      std::vector<std::string>& block = layer.blocks.emplace_back();
+      std::string leader;
+      for (const std::string& name : pause) {
+        if (!plan.find(i, name)->quantize && !options.all_modules) continue;
+        if (leader.empty() || !enabled_) leader = name;
+        leader_of_[name] = leader;
+        block.push_back(name.substr(subject.prefixes[i].size()));
+        if (name != leader)
+          layer.election.leader_of[block.back()] = leader.substr(subject.prefixes[i].size());
+      }
+    }
+  }
+}
+
 std::vector<std::vector<Linear*>> SharedInputs::sums(const std::vector<Linear*>& pause) const {
   std::vector<std::vector<Linear*>> sums;
   for (Linear* module : pause) {

@@ -46,6 +46,8 @@ class SharedInputs {
  public:
   // Nothing is shared unless it is enabled and the model's own type is verified. Warns of contradictions.
   SharedInputs(const Model& model, const QuantizePlan& plan, const SharingOptions& options, Log& log);
+  // For a foreign forward: modules of one pause share, which a probe has found to read the very same tensors.
+  SharedInputs(const Subject& subject, const QuantizePlan& plan, const SharingOptions& options);
 
   // Modules of one pause that have a sum, by whose it is: the first of each leads.
   std::vector<std::vector<Linear*>> sums(const std::vector<Linear*>& pause) const;

@@ -113,7 +113,7 @@ PauseStatistics StatisticsFile::read(const std::vector<Linear*>& modules) const 
   statistics.tokens = tokens.to_tensor().item<int64_t>();
   statistics.expert = expert.to_tensor().item<int64_t>() != 0;
   if (statistics.tokens > 0) statistics.hessian = hessian.to_tensor().clone();
-  hessian.file->drop(hessian.bytes);
+  hessian.drop();
   return statistics;
 }
 

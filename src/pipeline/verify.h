@@ -18,6 +18,8 @@ namespace gramian {
 struct VerifyOptions {
   // Also what a job copies unread from its source: the values of tensors that are not quantized, and the tokenizer.
   bool copies = true;
+  // The linear layers, where it is not config.json's architecture that says them.
+  std::optional<std::vector<Linear>> linears = std::nullopt;
 };
 
 struct Verification {

@@ -1,0 +1,187 @@
+#include "hook_forward.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+
+#include "pipeline/batch_files.h"
+#include "pipeline/layer_record.h"
+
+namespace gramian::python {
+namespace {
+
+// For calls into Python out of a job: takes the interpreter's lock, lets Ctrl-C through, and makes ordinary tensors.
+class Call {
+  py::gil_scoped_acquire locked_;
+  c10::InferenceMode ordinary_{false};
+
+ public:
+  Call() {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+};
+
+const EachBatch all_of(size_t count) {
+  return [count](const auto& work) {
+    for (size_t i = 0; i < count; ++i) work(i);
+  };
+}
+
+}  // namespace
+
+struct HookForward::Sum {
+  std::vector<Linear*> modules;
+  bool first = true;  // of its pause
+  bool expert = false;
+  std::shared_ptr<HessianAccumulator> hessian = nullptr;
+  double seconds = 0;
+};
+
+HookForward::HookForward(const py::object& driver, const Subject& subject, decltype(SumOptions::share) share,
+                         const HookOptions& options)
+    : subject_(subject), share_(std::move(share)), options_(options) {
+  const Call call;
+  driver_ = driver;
+  tokens_ = driver_.attr("tokens").cast<int64_t>();
+  batches_ = driver_.attr("batches").cast<int64_t>();
+}
+
+HookForward::~HookForward() {
+  const py::gil_scoped_acquire locked;
+  driver_ = py::object();
+}
+
+std::vector<HookForward::Sum> HookForward::make_sums(const Pauses& pauses) const {
+  std::vector<Sum> sums;
+  for (const auto& pause : pauses) {
+    bool first = true;
+    for (auto& modules : share_(pause)) {
+      Sum& sum = sums.emplace_back(Sum{.modules = std::move(modules), .first = first});
+      first = false;
+      sum.expert = subject_.experts.contains(sum.modules[0]->name);
+      sum.hessian = std::make_shared<HessianAccumulator>(sum.modules[0]->in_features, 1,
+                                                         options_.accumulation, options_.log);
+    }
+  }
+  return sums;
+}
+
+void HookForward::fill(std::vector<Sum>& sums, const std::function<py::object(const py::dict&)>& collect) {
+  double seconds = 0;
+  timed(seconds, [&] {
+    const Call call;
+    py::dict by_leader;
+    for (const Sum& sum : sums) by_leader[py::str(sum.modules[0]->name)] = py::cast(sum.hessian);
+    counts_.accumulations += collect(by_leader).cast<int64_t>();
+  });
+  // The forward's share in it is Python's secret.
+  for (Sum& sum : sums) sum.seconds = seconds / static_cast<double>(sums.size());
+}
+
+void HookForward::solve_each(std::vector<Sum>& sums, const Solver& solve) {
+  for (Sum& sum : sums) {
+    PauseStatistics statistics{.hessian = {},
+                               .squares = {},
+                               .tokens = sum.hessian->tokens(),
+                               .modules = sum.modules,
+                               .first = sum.first,
+                               .expert = sum.expert,
+                               .sum_seconds = sum.seconds};
+    timed(statistics.merge_seconds, [&] { statistics.hessian = sum.hessian->merge(); });
+    sum.hessian.reset();
+    solve(statistics);
+  }
+}
+
+void HookForward::run_layer(size_t index, const Solver& solve, bool with_statistics) {
+  std::vector<Linear> linears = subject_.layers[index];
+  const auto find = [&](const std::string& name) {
+    return &*std::find_if(linears.begin(), linears.end(),
+                          [&](const Linear& one) { return one.name == name; });
+  };
+  Pauses pauses;
+  for (const auto& names : subject_.pauses[index]) {
+    std::vector<Linear*>& pause = pauses.emplace_back();
+    for (const std::string& name : names) pause.push_back(find(name));
+  }
+  const auto replace = [&] {
+    const Call call;
+    for (Linear& linear : linears) {
+      if (linear.op == nullptr) continue;
+      const auto& dense = dynamic_cast<const DenseLinear&>(*linear.op);
+      driver_.attr("replace")(index, linear.name, dense.weight());
+      linear.op.reset();
+    }
+  };
+  const auto finish = [&] {
+    const Call call;
+    driver_.attr("finish")(index);
+  };
+  const auto step = [&](const Pauses& together) {
+    if (!with_statistics) {
+      for (const auto& pause : together) {
+        solve({.hessian = {},
+               .squares = {},
+               .modules = pause,
+               .expert = subject_.experts.contains(pause[0]->name)});
+      }
+      return;
+    }
+    std::vector<Sum> sums = make_sums(together);
+    if (sums.empty()) return;
+    fill(sums, [&](const py::dict& by_leader) { return driver_.attr("collect")(index, by_leader); });
+    solve_each(sums, solve);
+  };
+  if (options_.sequential != Sequential::subset) {
+    step(pauses);
+  } else {
+    // Pauses of experts follow each other in two steps, all experts at a time: none reads what another one makes.
+    for (size_t begin = 0, end = 0; begin < pauses.size(); begin = end) {
+      const auto step_of = [&](size_t i) { return subject_.steps.empty() ? i : subject_.steps[index][i]; };
+      for (end = begin + 1; end < pauses.size() && step_of(end) == step_of(begin);) ++end;
+      step({pauses.begin() + static_cast<std::ptrdiff_t>(begin),
+            pauses.begin() + static_cast<std::ptrdiff_t>(end)});
+      replace();
+    }
+  }
+  // Without an order the batches go on with the original weights.
+  if (options_.sequential == Sequential::none) finish();
+  replace();
+  if (options_.sequential != Sequential::none) finish();
+}
+
+void HookForward::run_head(Linear& head, const Solver& solve) {
+  std::vector<Sum> sums = make_sums({{&head}});
+  fill(sums, [&](const py::dict& by_leader) { return driver_.attr("collect_head")(by_leader); });
+  solve_each(sums, solve);
+}
+
+std::vector<at::Tensor> HookForward::hidden() const {
+  const Call call;
+  return driver_.attr("hidden")().cast<std::vector<at::Tensor>>();
+}
+
+std::string HookForward::save(const std::filesystem::path& folder) {
+  const std::vector<at::Tensor> batches = hidden();
+  return save_batches(folder, batches, all_of(batches.size()));
+}
+
+bool HookForward::load(const std::filesystem::path& folder, const std::string& digest) {
+  std::vector<at::Tensor> batches = hidden();
+  const bool found = load_batches(folder, digest, batches, all_of(batches.size()),
+                                  [&](size_t batch, const at::Tensor& stored) { batches[batch] = stored; });
+  if (!found) return false;
+  const Call call;
+  // Copies: the file behind them goes.
+  for (at::Tensor& batch : batches) batch = batch.clone();
+  driver_.attr("set_hidden")(batches);
+  return true;
+}
+
+int64_t HookForward::hidden_bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& batch : hidden()) bytes += static_cast<int64_t>(batch.nbytes());
+  return bytes;
+}
+
+}  // namespace gramian::python
