@@ -113,7 +113,7 @@ at::Tensor StoredTensor::matrix(int64_t index) const {
 
 void StoredTensor::drop() const {
   file->drop(bytes);
-  if (encoding != nullptr) encoding->scales.drop();
+  if (encoding != nullptr && encoding->scales.file != nullptr) encoding->scales.drop();
 }
 
 at::Tensor StoredTensor::to_tensor() const {
