@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (fd < 0 || ::write(fd, data, size) != static_cast<ssize_t>(size)) std::abort();
   try {
     const gramian::gguf::File file("/proc/self/fd/" + std::to_string(fd));
-    const auto whole = file.mapping().bytes();
+    const auto whole = file.mapping()->bytes();
     std::vector<gramian::gguf::TensorType> types;
     for (const gramian::gguf::Tensor& tensor : file.tensors()) {
       if (tensor.data.data() < whole.data()) std::abort();

@@ -9,6 +9,8 @@
 #include "base/resources.h"
 #include "cli/common.h"
 #include "formats/chat_template.h"
+#include "formats/gguf/model_reader.h"
+#include "formats/model_files.h"
 #include "runtime/generation_config.h"
 
 namespace gramian::cli {
@@ -109,11 +111,12 @@ void run(Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   const std::filesystem::path folder = flags.model.folder;
-  if (!std::filesystem::is_directory(folder)) {
-    throw Error(ErrorKind::invalid_argument, folder.empty() ? "MODEL" : folder.string(), "is no folder",
-                "pass a Hugging Face model folder (config.json, safetensors files, tokenizer.json)");
+  if (!std::filesystem::is_directory(folder) && !gguf::is_model_file(folder)) {
+    throw Error(
+        ErrorKind::invalid_argument, folder.empty() ? "MODEL" : folder.string(), "is no folder",
+        "pass a GGUF file or a Hugging Face model folder (config.json, safetensors files, tokenizer.json)");
   }
-  const Tokenizer tokenizer(folder / "tokenizer.json");
+  const Tokenizer tokenizer = open_tokenizer(folder);
   const Prompt prompt = make_prompt(flags, tokenizer, log);
   ResidentModel model(folder, flags.model.open, pool);
   const GenerationConfig config = read_generation_config(

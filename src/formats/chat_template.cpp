@@ -6,8 +6,8 @@
 
 #include "base/child_process.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "formats/json.h"
+#include "formats/model_files.h"
 #include "formats/tokenizer/unicode.h"
 
 namespace gramian {
@@ -26,10 +26,12 @@ constexpr char kHint[] = "give messages that it accepts, or do without it (--raw
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                           "pad_token", "cls_token", "mask_token"};
 
-Json read_object(const fs::path& path) {
-  if (!fs::exists(path)) return Json::object();
-  Json json = parse_json(read_text(path), path.string());
-  if (!json.is_object()) throw Error(ErrorKind::corrupt_data, path.string(), "expected an object");
+Json read_object(const fs::path& model, const char* name) {
+  const auto text = model_text(model, name);
+  if (!text) return Json::object();
+  const std::string where = model_text_place(model, name);
+  Json json = parse_json(*text, where);
+  if (!json.is_object()) throw Error(ErrorKind::corrupt_data, where, "expected an object");
   return json;
 }
 
@@ -64,17 +66,17 @@ std::vector<std::string> pythons() {
 }  // namespace
 
 std::optional<ChatTemplate> ChatTemplate::find(const fs::path& folder) {
-  const fs::path own = folder / "chat_template.jinja", config = folder / "tokenizer_config.json",
-                 older = folder / "chat_template.json";
-  const Json settings = read_object(config);
-  std::optional<std::string> text;
+  constexpr const char *kOwn = "chat_template.jinja", *kConfig = "tokenizer_config.json",
+                       *kOlder = "chat_template.json";
+  const fs::path config = model_text_place(folder, kConfig), older = model_text_place(folder, kOlder);
+  const Json settings = read_object(folder, kConfig);
+  std::optional<std::string> text = model_text(folder, kOwn);
   ChatTemplate found;
-  if (fs::exists(own)) {
-    text = read_text(own);
-    found.source_ = own;
+  if (text) {
+    found.source_ = model_text_place(folder, kOwn);
   } else if (text = template_in(settings, config); text) {
     found.source_ = config;
-  } else if (text = template_in(read_object(older), older); text) {
+  } else if (text = template_in(read_object(folder, kOlder), older); text) {
     found.source_ = older;
   }
   if (!text) return std::nullopt;

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/problems.h"
 #include "formats/encoded_tensor.h"
+#include "formats/gguf/model_reader.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -67,7 +68,8 @@ void check_folder(const fs::path& folder) {
   std::error_code ignored;
   if (!is_there(folder)) throw Error(ErrorKind::invalid_argument, folder.string(), "no such folder", remedy);
   if (!fs::is_directory(folder, ignored)) {
-    throw Error(ErrorKind::invalid_argument, folder.string(), "expected a folder, found a file", remedy);
+    throw Error(ErrorKind::invalid_argument, folder.string(),
+                "expected a folder or a .gguf file, found another file", remedy);
   }
   if (!is_there(folder / kConfigName)) {
     throw Error(ErrorKind::invalid_argument, folder.string(), "no config.json in this folder", remedy);
@@ -264,6 +266,13 @@ struct Checkpoint::State {
 };
 
 Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>()) {
+  if (gguf::is_model_file(folder)) {
+    state_->folder = folder;
+    gguf::ModelFile model = gguf::open_model(folder);
+    state_->config = std::move(model.config);
+    state_->tensors = std::move(model.tensors);
+    return;
+  }
   check_folder(folder);
   state_->folder = state_->side_folder = folder;
   Problems problems;

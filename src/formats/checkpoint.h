@@ -1,4 +1,5 @@
-// A Hugging Face model folder: config.json, one safetensors file or an index with shards, and side files.
+// A model: a Hugging Face folder of config.json, one safetensors file or an index with shards, and side files; or a GGUF file, in the
+// same form (formats/gguf/model_reader.h).
 #pragma once
 
 #include <filesystem>
@@ -37,6 +38,7 @@ class Checkpoint {
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
 
+  // The path that was given: a folder or a GGUF file.
   const std::filesystem::path& folder() const noexcept;
   // config.json with its keys in file order.
   const nlohmann::ordered_json& config() const noexcept;

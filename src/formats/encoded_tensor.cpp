@@ -49,6 +49,22 @@ void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, int64_t count, ui
   }
 }
 
+// Rotary pairs side by side -> half a head apart.
+at::Tensor halved(const at::Tensor& rows, int64_t heads) {
+  const at::Tensor pairs = rows.reshape({heads, rows.size(0) / heads / 2, 2, -1});
+  return pairs.transpose(1, 2).reshape(rows.sizes()).contiguous();
+}
+
+at::Tensor decode_ggml(const TensorEncoding& encoding) {
+  const std::vector<int64_t>& shape = encoding.codes.shape;
+  at::Tensor values = tensor::empty(shape, at::kFloat);
+  const int64_t columns = shape.back();
+  decode_rows(*encoding.codec, reinterpret_cast<const uint8_t*>(encoding.codes.bytes.data()),
+              values.numel() / columns, columns, nullptr, values.mutable_data_ptr<float>());
+  if (encoding.minus_one) values.sub_(1);
+  return encoding.heads > 0 ? halved(values, encoding.heads) : values;
+}
+
 // Matrices [first, first + count) of the stack.
 at::Tensor decode_matrices(const TensorEncoding& encoding, int64_t first, int64_t count) {
   const auto* codes = reinterpret_cast<const uint8_t*>(encoding.codes.bytes.data());
@@ -211,6 +227,7 @@ class Folder {
 }  // namespace
 
 at::Tensor TensorEncoding::decode() const {
+  if (kind == Kind::ggml) return decode_ggml(*this);
   const int64_t matrices = kind == Kind::mxfp4 || codes.shape.size() == 3 ? codes.shape[0]
                            : codes.shape.size() == 2                      ? 1
                                                                           : -1;
@@ -220,6 +237,7 @@ at::Tensor TensorEncoding::decode() const {
 }
 
 at::Tensor TensorEncoding::decode_matrix(int64_t index) const {
+  if (kind == Kind::ggml) return decode_ggml(*this).select(0, index);
   GRAMIAN_CHECK(codes.shape.size() > 2 && index >= 0 && index < codes.shape[0], "matrix ", index,
                 " of a stack");
   return decode_matrices(*this, index, 1)[0];

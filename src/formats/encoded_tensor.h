@@ -9,6 +9,9 @@
 //     NAME_blocks     U8 [experts, out, in/32, 16]: E2M1 codes, two a byte, the first in the low nibble
 //     NAME_scales     U8 [experts, out, in/32]: s means 2^(s - 127)
 //     value of NAME [experts, in, out] (transposed) = code · scale, bf16, exact
+//
+// and in GGUF files (formats/gguf/model_reader.h) blocks of GGML's codecs, f32, exact, whose rows may be in another order and whose
+// values may be one too large.
 #pragma once
 
 #include <map>
@@ -16,16 +19,20 @@
 #include <string>
 
 #include "formats/safetensors.h"
+#include "kernels/codecs/codec.h"
 
 namespace gramian {
 
 struct TensorEncoding {
-  enum class Kind { fp8_blocks, mxfp4 };
+  enum class Kind { fp8_blocks, mxfp4, ggml };
   Kind kind = Kind::fp8_blocks;
   StoredTensor codes;
   StoredTensor scales;
   int64_t block_rows = 128;  // fp8_blocks
   int64_t block_columns = 128;
+  const Codec* codec = nullptr;  // ggml: of `codes`, whose shape is that of the values; there are no `scales`
+  int64_t heads = 0;             // ggml: rows are heads whose rotary pairs lie side by side; 0: they do not
+  bool minus_one = false;        // ggml: values are the stored ones less 1
 
   // All values, or those of matrix `index` of the stack's first dimension.
   at::Tensor decode() const;

@@ -138,10 +138,13 @@ std::vector<int64_t> Tokenizer::State::encode(std::string_view text, bool parse_
   return ids;
 }
 
-Tokenizer::Tokenizer(const std::filesystem::path& tokenizer_json) {
-  const std::string file = tokenizer_json.string();
-  const Json json = parse(read_text(tokenizer_json), file);
-  state_ = std::make_unique<State>(checked_root(json, file));
+Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Tokenizer::Tokenizer(const std::filesystem::path& tokenizer_json)
+    : Tokenizer(parse(read_text(tokenizer_json), tokenizer_json.string())) {}
+
+Tokenizer Tokenizer::parse(const std::string& tokenizer_json, const std::string& where) {
+  const Json json = tokenizer::parse(tokenizer_json, where);
+  return Tokenizer(std::make_unique<State>(checked_root(json, where)));
 }
 
 Tokenizer::~Tokenizer() = default;

@@ -21,6 +21,8 @@ class Tokenizer {
  public:
   // Throws corrupt_data for a damaged file and unsupported (naming the part and its type) for a kind not built.
   explicit Tokenizer(const std::filesystem::path& tokenizer_json);
+  // The same of a text; `where` is for messages.
+  static Tokenizer parse(const std::string& tokenizer_json, const std::string& where);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
 
@@ -36,6 +38,7 @@ class Tokenizer {
  private:
   friend class TextStream;
   struct State;
+  explicit Tokenizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -1,5 +1,7 @@
 #include "pipeline/non_finite.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -54,6 +56,12 @@ NonFinite find_bad_scales(const StoredTensor& scales, ThreadPool& pool) {
 }  // namespace
 
 NonFinite find_non_finite(const StoredTensor& tensor, ThreadPool& pool) {
+  if (tensor.encoding != nullptr && tensor.encoding->kind == TensorEncoding::Kind::ggml) {
+    const at::Tensor bad = tensor.to_tensor().isfinite().logical_not().flatten();
+    NonFinite result{.count = bad.sum().item<int64_t>()};
+    if (result.count > 0) result.first = bad.to(at::kByte).argmax().item<int64_t>();
+    return result;
+  }
   if (tensor.encoding != nullptr) {
     const NonFinite codes = find_non_finite(tensor.encoding->codes, pool);
     return codes.count > 0 ? codes : find_bad_scales(tensor.encoding->scales, pool);

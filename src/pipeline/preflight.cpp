@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/problems.h"
 #include "formats/encoded_tensor.h"
+#include "formats/gguf/model_reader.h"
 #include "pipeline/journal.h"
 #include "pipeline/output_folder.h"
 #include "pipeline/quantize.h"
@@ -150,7 +151,7 @@ class Preflight {
       }
       const MappedFile file(*job_.calibration);
       // What is in it says nothing without the model's tokenizer.
-      if (!fs::exists(job_.source / "config.json")) return;
+      if (!fs::exists(job_.source / "config.json") && !gguf::is_model_file(job_.source)) return;
       ready_.rows = load_rows(*job_.calibration, job_.rows, job_.source, log_);
       if (vocab_) refuse_foreign_ids(ready_.rows.rows, *vocab_, *job_.calibration);
     });

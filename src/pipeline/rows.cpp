@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "formats/chat_template.h"
 #include "formats/json.h"
+#include "formats/model_files.h"
 #include "formats/safetensors.h"
 #include "formats/tokenizer.h"
 
@@ -22,14 +23,14 @@ constexpr char kToday[] = "2024-07-26";
 // Opens the model's tokenizer when a row needs it.
 class LazyTokenizer {
  public:
-  explicit LazyTokenizer(const fs::path& model) : file_(model / "tokenizer.json") {}
+  explicit LazyTokenizer(const fs::path& model) : model_(model) {}
   const Tokenizer& operator()() {
-    if (!tokenizer_) tokenizer_.emplace(file_);
+    if (!tokenizer_) tokenizer_.emplace(open_tokenizer(model_));
     return *tokenizer_;
   }
 
  private:
-  fs::path file_;
+  fs::path model_;
   std::optional<Tokenizer> tokenizer_;
 };
 
@@ -355,7 +356,7 @@ RowSet load_rows(const fs::path& path, const RowOptions& options, const fs::path
   } else if (extension == ".jsonl") {
     set = json_rows(path, options, model, log);
   } else if (extension == ".txt") {
-    set = text_rows(path, options, Tokenizer(model / "tokenizer.json"), log);
+    set = text_rows(path, options, open_tokenizer(model), log);
   } else {
     throw Error(ErrorKind::invalid_argument, path.string(), str("unknown kind of rows '", extension, "'"),
                 "give a .txt, .jsonl or .safetensors file");

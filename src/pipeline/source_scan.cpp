@@ -49,7 +49,8 @@ std::map<std::string, std::string> scan_source(const Checkpoint& checkpoint, con
     const bool non_finite = findings.count > 0;
     if (!non_finite && biases.contains(name)) findings = find_beyond_half(tensor);
     digests[name] = digest(tensor.bytes, &pool);
-    if (tensor.encoding != nullptr) digests[name] += digest(tensor.encoding->scales.bytes);
+    if (tensor.encoding != nullptr && !tensor.encoding->scales.bytes.empty())
+      digests[name] += digest(tensor.encoding->scales.bytes);
     tensor.drop();
     if (findings.count == 0) continue;
     ++bad_tensors;

@@ -2,8 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
+#include "base/error.h"
 #include "formats/json.h"
+#include "formats/model_files.h"
 
 namespace gramian {
 namespace {
@@ -69,11 +70,12 @@ std::vector<int64_t> token_ids(const ConfigReader& config, const std::string& ke
 }  // namespace
 
 GenerationConfig read_generation_config(const std::filesystem::path& folder, const ConfigReader& config) {
-  const std::filesystem::path path = folder / "generation_config.json";
-  const Json json =
-      std::filesystem::exists(path) ? parse_json(read_text(path), path.string()) : Json::object();
-  if (!json.is_object()) throw Error(ErrorKind::corrupt_data, path.string(), "expected an object");
-  const ConfigReader file(json, path.string());
+  constexpr const char* kName = "generation_config.json";
+  const std::string where = model_text_place(folder, kName);
+  const std::optional<std::string> text = model_text(folder, kName);
+  const Json json = text ? parse_json(*text, where) : Json::object();
+  if (!json.is_object()) throw Error(ErrorKind::corrupt_data, where, "expected an object");
+  const ConfigReader file(json, where);
   GenerationConfig result;
   result.do_sample = file.boolean_or("do_sample", false);
   result.temperature = number_in(file, "temperature", result.temperature, 0, 1e6);

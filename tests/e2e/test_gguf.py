@@ -7,7 +7,8 @@ import struct
 import unittest
 
 import gramian_e2e as e2e
-from gramian_e2e import TINYSTORIES, TinyModel, random_rows, read_model, write_rows
+from gramian_e2e import (TINYSTORIES, TinyMixture, TinyModel, random_rows, read_model, read_safetensors,
+                         write_rows)
 
 GOLDEN = pathlib.Path(os.environ.get("GRAMIAN_GOLDEN", e2e.ROOT / "tests" / "golden")) / "ggml" / "tiny"
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -22,10 +23,12 @@ class Gguf:
         self.content, self.at = pathlib.Path(path).read_bytes(), 0
         magic, version, tensors, keys = self.take("<4sIQQ")
         assert (magic, version) == (b"GGUF", 3)
-        self.metadata = {}
+        self.metadata, self.raw_keys = {}, []
         for _ in range(keys):
+            begin = self.at
             key = self.string()
             self.metadata[key] = self.value(self.take("<I")[0])
+            self.raw_keys.append(self.content[begin:self.at])
         infos = []
         for _ in range(tensors):
             name = self.string()
@@ -114,8 +117,8 @@ class Convert(e2e.GramianTestCase):
     def test_refusals(self):
         TinyModel(family="gemma2").write(self.path("gemma2"))
         output = self.path("model.gguf")
-        self.refused("convert", self.path("gemma2"), "-o", output, output=output,
-                     says=['models of type "gemma2" cannot be written as GGUF'])
+        self.refused("convert", e2e.ROOT / "tests" / "golden" / "arch" / "olmo2", "-o", output, output=output,
+                     says=['models of type "olmo2" cannot be written as GGUF'])
         missing = self.path("none") / "model.gguf"
         self.refused("convert", TINYSTORIES, "-o", missing, output=missing, says=["no folder"])
         inside = self.path("gemma2") / "model.gguf"
@@ -129,6 +132,101 @@ class Convert(e2e.GramianTestCase):
         self.assertEqual(sorted(found), sorted(expected))
         for name, (kind, sizes, data) in found.items():
             self.assertEqual({"type": kind, "dims": sizes, "sha256": hashlib.sha256(data).hexdigest()}, expected[name], name)
+
+
+class AsModel(e2e.GramianTestCase):
+    """A GGUF file stands wherever a model does."""
+
+    def test_every_family_comes_back(self):
+        """Folder -> GGUF -> folder: the same tensors, and logits that are the same bits."""
+        rows = write_rows(self.path("rows.safetensors"), random_rows(2, 12))
+        models = {family: TinyModel(family=family) for family in ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2",
+                                                                  "gemma3_text")}
+        models["qwen3_moe"] = TinyMixture(experts=4)
+        models["gemma3_text"].config.update(sliding_window_pattern=6)
+        for family, model in models.items():
+            with self.subTest(family):
+                source = model.write(self.path(family))
+                config = json.loads((source / "config.json").read_text())
+                self.assertEqual(config["model_type"], family)
+                file, back = self.path(family + ".gguf"), self.path(family + "-back")
+                self.report("convert", source, "-o", file, "--type", "BF16")
+                self.report("convert", file, "-o", back, "--to", "bf16")
+                self.assertEqual(read_model(back), read_model(source))
+                one = self.path(family + "-1.safetensors"), self.path(family + "-2.safetensors")
+                self.report("logits", source, "--input", rows, "--output", one[0], "--dtype", "float32")
+                self.report("logits", file, "--input", rows, "--output", one[1], "--dtype", "float32")
+                self.assertEqual(*(read_safetensors(path) for path in one))
+
+    def test_bundled_model(self):
+        """Tokenizer, generation, evaluation and quantization from the file alone."""
+        file = self.path("model.gguf")
+        self.report("convert", TINYSTORIES, "-o", file, "--type", "BF16")
+        self.assertEqual(self.report("inspect", file)["model_type"], "llama")
+        text = TINYSTORIES / "calibration.txt"
+        flags = ("--text", text, "--samples", 2, "--sequence-length", 64)
+        self.assertEqual(self.report("eval", file, *flags)["perplexity"], self.report("eval", TINYSTORIES, *flags)["perplexity"])
+        prompt = ("-p", "Once upon a time", "-n", 8, "--temperature", 0)
+        self.assertEqual(self.report("generate", file, *prompt)["text"], self.report("generate", TINYSTORIES, *prompt)["text"])
+        out = self.path("quantized")
+        self.report("quantize", file, "-o", out, "--method", "rtn")
+        self.ok("verify", out)
+        self.assertEqual(self.report("generate", out, *prompt)["prompt_ids"],
+                         self.report("generate", TINYSTORIES, *prompt)["prompt_ids"])
+
+    def test_parts(self):
+        model = TinyModel().write(self.path("model"))
+        whole = self.path("whole.gguf")
+        self.report("convert", model, "-o", whole, "--type", "BF16")
+        file = Gguf(whole)
+        parts = [self.path(f"part-0000{i}-of-00002.gguf") for i in (1, 2)]
+        names = list(file.tensors)
+        write_gguf(parts[0], [*file.raw_keys, key_u16("split.no", 0), key_u16("split.count", 2)],
+                   {name: file.tensors[name] for name in names[:5]})
+        write_gguf(parts[1], [key_u16("split.no", 1), key_u16("split.count", 2)],
+                   {name: file.tensors[name] for name in names[5:]})
+        for part in parts:
+            back = self.path(part.stem)
+            self.report("convert", part, "-o", back, "--to", "bf16")
+            self.assertEqual(read_model(back), read_model(model))
+        parts[1].unlink()
+        self.refused("inspect", parts[0], says=("part-00002-of-00002.gguf",))
+        write_gguf(parts[1], [key_u16("split.no", 0), key_u16("split.count", 2)], {names[5]: file.tensors[names[5]]})
+        self.refused("inspect", parts[0], says=("does not say that it is part 1",))
+
+    def test_refusals(self):
+        file = self.path("model.gguf")
+        write_gguf(file, [key_string("general.architecture", "mamba")], {})
+        self.refused("inspect", file, says=('architecture "mamba"',))
+        write_gguf(file, [], {})
+        self.refused("inspect", file, says=("general.architecture",))
+        model = TinyModel().write(self.path("model"))
+        self.report("convert", model, "-o", self.path("sound.gguf"))
+        out = self.path("out")
+        self.refused("convert", self.path("sound.gguf"), "-o", out, "--to", "gptq", output=out, says=("no other format has",))
+
+
+def key_string(key, text):
+    return gguf_string(key) + struct.pack("<I", 8) + gguf_string(text)
+
+
+def key_u16(key, value):
+    return gguf_string(key) + struct.pack("<IH", 2, value)
+
+
+def gguf_string(text):
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def write_gguf(path, keys, tensors):
+    """`keys`: their bytes, one after another."""
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys)) + b"".join(keys)
+    data = b""
+    for name, (kind, sizes, values) in tensors.items():
+        number = next(n for n, text in TYPES.items() if text == kind)
+        head += gguf_string(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, number, len(data))
+        data += values + b"\0" * (-len(values) % 32)
+    path.write_bytes(head + b"\0" * (-len(head) % 32) + data)
 
 
 class Imatrix(e2e.GramianTestCase):

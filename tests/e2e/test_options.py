@@ -111,7 +111,7 @@ class Quantize(e2e.GramianTestCase):
     def test_refine(self):
         """Two sweeps by default; without them the error against each Hessian is larger, and where the scales stay, too."""
         _, plain = self.changes("--refine", 0)
-        for flags, name in ((("--refine", 5), "five"), (("--no-refine-scales", "--scale-multiples",), "fixed")):
+        for flags, name in ((("--refine", 5), "five"), (("--no-refine-scales",), "fixed")):
             self.job(*flags, name=name)
             self.assertNotEqual(weights(self.path(name)), weights(self.base), flags)
         for module, base in zip(plain["modules"], self.base_report["modules"]):

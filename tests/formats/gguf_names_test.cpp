@@ -26,10 +26,12 @@ TEST(GgufNames, EveryPlaceOfAModelHasItsName) {
       {"model.layers.1.mlp.gate.weight", "blk.1.ffn_gate_inp.weight"},
       {"model.layers.1.block_sparse_moe.gate.weight", "blk.1.ffn_gate_inp.weight"}};
   for (const auto& [from, to] : names) {
-    const auto found = mapped_name(from, "llama");
+    const std::string type = from.find("block_sparse_moe") == std::string::npos ? "llama" : "mixtral";
+    const auto found = mapped_name(from, type);
     ASSERT_TRUE(found.has_value()) << from;
     EXPECT_EQ(found->name, to);
     EXPECT_EQ(found->expert, -1) << from;
+    EXPECT_EQ(checkpoint_name(to, type), from);
   }
 }
 
@@ -38,10 +40,12 @@ TEST(GgufNames, ExpertsAreMatricesOfAStack) {
            {"model.layers.3.mlp.experts.0.gate_proj.weight", "blk.3.ffn_gate_exps.weight", 0},
            {"model.layers.3.mlp.experts.127.up_proj.weight", "blk.3.ffn_up_exps.weight", 127},
            {"model.layers.3.block_sparse_moe.experts.7.w2.weight", "blk.3.ffn_down_exps.weight", 7}}) {
-    const auto found = mapped_name(from, "qwen3_moe");
+    const std::string type = from.find("block_sparse_moe") == std::string::npos ? "qwen3_moe" : "mixtral";
+    const auto found = mapped_name(from, type);
     ASSERT_TRUE(found.has_value()) << from;
     EXPECT_EQ(found->name, to);
     EXPECT_EQ(found->expert, expert);
+    EXPECT_EQ(checkpoint_name(to, type, expert), from);
   }
 }
 

@@ -136,7 +136,7 @@ TEST_F(GgufTest, AlignmentIsTheFilesOwn) {
     write_patterned(path, metadata, three_tensors());
     const File file(path);
     for (const Tensor& tensor : file.tensors()) {
-      const auto at = static_cast<size_t>(tensor.data.data() - file.mapping().bytes().data());
+      const auto at = static_cast<size_t>(tensor.data.data() - file.mapping()->bytes().data());
       EXPECT_EQ(at % alignment, 0u);
       EXPECT_EQ(tensor.data[1], static_cast<std::byte>(static_cast<uint8_t>(tensor.data[0]) + 1));
     }

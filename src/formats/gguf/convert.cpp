@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "formats/gguf/families.h"
 #include "formats/gguf/names.h"
 #include "formats/json.h"
 
@@ -20,6 +21,8 @@ constexpr int64_t kChunkValues = int64_t{1} << 24;
 struct Source {
   std::map<int64_t, std::string> names;  // by expert; -1: the whole tensor
   int64_t heads = 0;  // rows are heads whose rotary halves are to be interleaved; 0: they stay
+  bool plus_one = false;
+  std::vector<float> values = {};  // instead of a tensor, of which the checkpoint has none
 };
 
 // Layers in their order, and within each by name; what is outside of them first.
@@ -37,11 +40,46 @@ bool is_left_out(const std::string& name, bool tied) {
   return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
 }
 
+std::vector<float> numbers(const nlohmann::ordered_json& list, const std::string& where) {
+  std::vector<float> values;
+  for (const auto& value : list.is_array() ? list : nlohmann::ordered_json::array()) {
+    if (value.is_number()) values.push_back(value.get<float>());
+  }
+  if (values.empty() || values.size() != list.size())
+    throw Error(ErrorKind::corrupt_data, where, "expected a list of numbers as rotary factors",
+                "take config.json from the model's publisher");
+  return values;
+}
+
+// Rotary scaling that is told by factors of each frequency.
+void add_rotary(const Checkpoint& checkpoint, const Metadata& metadata, Sources& sources) {
+  const auto& config = checkpoint.config();
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || !found->is_object()) continue;
+    const std::string type = found->value("rope_type", found->value("type", std::string("default")));
+    const std::string prefix = *metadata.string("general.architecture");
+    if (type == "llama3") {
+      const double theta = *metadata.number(prefix + ".rope.freq_base");
+      sources["rope_freqs.weight"].values =
+          llama3_factors(*found, theta, *metadata.integer(prefix + ".rope.dimension_count"));
+    }
+    if (type == "longrope") {
+      const std::string where = (checkpoint.folder() / "config.json").string();
+      for (const auto& [name, list] : {std::pair{"rope_factors_long.weight", "long_factor"},
+                                       {"rope_factors_short.weight", "short_factor"}})
+        sources[name].values = numbers(found->value(list, nlohmann::ordered_json()), where);
+    }
+    return;
+  }
+}
+
 Sources find_sources(const Checkpoint& checkpoint, const Metadata& metadata) {
   const auto& config = checkpoint.config();
   const std::string type = config.at("model_type").get<std::string>(), where = checkpoint.folder().string();
   const std::string prefix = *metadata.string("general.architecture") + ".attention.";
-  const bool tied = config.value("tie_word_embeddings", false), interleaved = prefix.starts_with("llama.");
+  const Family& family = *family_of_type(type);
+  const bool tied = config.value("tie_word_embeddings", type.starts_with("gemma"));
   Sources sources;
   for (const auto& [name, stored] : checkpoint.tensors()) {
     if (is_left_out(name, tied)) continue;
@@ -55,24 +93,29 @@ Sources find_sources(const Checkpoint& checkpoint, const Metadata& metadata) {
       throw Error(ErrorKind::corrupt_data, where, str("two tensors would be ", quote_name(mapped->name)),
                   "take the checkpoint from the model's publisher");
     }
-    if (interleaved && name.find(".self_attn.q_proj.") != std::string::npos)
+    source.plus_one = family.norms_plus_one && name.ends_with("norm.weight");
+    if (family.interleaved && name.find(".self_attn.q_proj.") != std::string::npos)
       source.heads = *metadata.integer(prefix + "head_count");
-    if (interleaved && name.find(".self_attn.k_proj.") != std::string::npos)
+    if (family.interleaved && name.find(".self_attn.k_proj.") != std::string::npos)
       source.heads = *metadata.integer(prefix + "head_count_kv");
   }
+  add_rotary(checkpoint, metadata, sources);
   return sources;
 }
 
 TensorType type_of(const std::string& name, const Source& source, const Checkpoint& checkpoint,
                    const Codec* matrices) {
-  const std::vector<int64_t>& shape = checkpoint.tensor(source.names.begin()->second).shape;
+  if (!source.values.empty()) return {name, find_codec("F32"), {static_cast<int64_t>(source.values.size())}};
+  std::vector<int64_t> shape = checkpoint.tensor(source.names.begin()->second).shape;
+  // The gate of a shared expert is one row.
+  if (name.ends_with("ffn_gate_inp_shexp.weight") && shape.size() == 2 && shape[0] == 1) shape = {shape[1]};
   const bool plain =
       shape.size() < 2 || name.ends_with("_norm.weight") || name.ends_with("ffn_gate_inp.weight");
   TensorType type{name, plain ? find_codec("F32") : matrices, shape};
   if (source.names.begin()->first < 0) return type;
   int64_t expert = 0;
   for (const auto& [index, from] : source.names) {
-    const bool same = checkpoint.tensor(from).shape == shape;
+    const bool same = checkpoint.tensor(from).shape == checkpoint.tensor(source.names.begin()->second).shape;
     if (index != expert++ || !same) {
       throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
                   same ? str("expert ", expert - 1, " of ", quote_name(name), " is missing")
@@ -137,10 +180,12 @@ void convert(const Checkpoint& checkpoint, const std::filesystem::path& output, 
   add_tokenizer(checkpoint.folder(), checkpoint.config(), vocab, metadata, log);
   Progress progress(log, "tensors", static_cast<int64_t>(types.size()));
   write(output, metadata, types, [&](size_t i, const Append& append) {
+    if (!order[i]->values.empty()) append(std::as_bytes(std::span(order[i]->values)));
     for (const auto& [expert, name] : order[i]->names) {
       const StoredTensor& stored = checkpoint.tensor(name);
       at::Tensor values = stored.to_tensor();
       if (order[i]->heads > 0) values = interleave(values, order[i]->heads, name, where);
+      if (order[i]->plus_one) values = values.to(at::kFloat).add(1);
       append_values(values, types[i], name, pool, append);
       stored.drop();
     }

@@ -115,7 +115,7 @@ class File {
   const Tensor* find(std::string_view name) const;
   // Throws invalid_argument naming file and tensor.
   const Tensor& tensor(std::string_view name) const;
-  const MappedFile& mapping() const noexcept { return *file_; }
+  const std::shared_ptr<const MappedFile>& mapping() const noexcept { return file_; }
 
  private:
   std::shared_ptr<const MappedFile> file_;

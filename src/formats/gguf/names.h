@@ -17,4 +17,9 @@ struct MappedName {
 // "blk.0.ffn_up_exps.weight". `model_type`: config.json's; Gemma's norms stand elsewhere. Nothing for names that have no place.
 std::optional<MappedName> mapped_name(std::string_view checkpoint_name, std::string_view model_type);
 
+// The other way: the name in a checkpoint of this type; of matrix `expert` of a stack, -1 for a whole tensor. Nothing for names that
+// have no place there.
+std::optional<std::string> checkpoint_name(std::string_view gguf_name, std::string_view model_type,
+                                           int64_t expert = -1);
+
 }  // namespace gramian::gguf
