@@ -81,6 +81,7 @@ void HookForward::fill(std::vector<Sum>& sums, const std::function<py::object(co
 void HookForward::solve_each(std::vector<Sum>& sums, const Solver& solve) {
   for (Sum& sum : sums) {
     PauseStatistics statistics{.hessian = {},
+                               .blocks = {},
                                .squares = {},
                                .tokens = sum.hessian->tokens(),
                                .modules = sum.modules,
@@ -121,6 +122,7 @@ void HookForward::run_layer(size_t index, const Solver& solve, bool with_statist
     if (!with_statistics) {
       for (const auto& pause : together) {
         solve({.hessian = {},
+               .blocks = {},
                .squares = {},
                .modules = pause,
                .expert = subject_.experts.contains(pause[0]->name)});

@@ -48,3 +48,5 @@ const bool kRegistered = [] {
 
 }  // namespace
 }  // namespace gramian
+
+BENCHMARK_MAIN();
