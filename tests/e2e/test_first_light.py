@@ -239,10 +239,11 @@ class FirstLight(e2e.GramianTestCase):
             if flags:
                 self.assertEqual((out, shown), (b"", b""))
             else:
-                self.assertRegex(shown, rb"\[#*\.*\] [\d.]+/6 layers, (\d+:\d\d|\?) left  model\.layers\.")
-                # Behind the last bar: cleared, and then nothing but whole lines.
-                behind = shown[shown.rindex(b" left  "):]
-                self.assertRegex(behind, rb"^ left  \S+\r\x1b\[K([^\r\x1b]*\r\n)*$", shown[-200:])
+                self.assertRegex(shown, rb"\[#*\.*\] [\d.]+/6 layers, \d+:\d\d gone, (\d+:\d\d|\?) left\r\n"
+                                        rb"\x1b\[K[\w ]+ model\.layers\.\S+, [\d.]+ [kMG]B\r\x1b\[A")
+                # Behind the last bar: both lines cleared, and then nothing but whole lines.
+                behind = shown[shown.rindex(b" left\r\n"):]
+                self.assertRegex(behind, rb"^ left\r\n\x1b\[K\S*\r\x1b\[A\r\x1b\[K\r\n\x1b\[K\x1b\[A([^\r\x1b]*\r\n)*$", shown[-200:])
 
     def test_interrupt(self):
         """A stopped job leaves nothing; its exit code is 130."""
