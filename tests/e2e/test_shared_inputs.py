@@ -174,7 +174,7 @@ class SharedInputs(e2e.GramianTestCase):
         self.assertGreater(document["plan"]["peak_bytes"], 0)
         self.assertIn("mlp.experts.*.gate_proj", document["sharing"]["kinds"][0]["blocks"][2])
         text = self.ok("inspect", self.path("model"), "--plan").out
-        for part in ("{mlp.experts.*.gate_proj, mlp.experts.*.up_proj}", f"{3 + 2 + EXPERTS} Hessians need not be taken", "Hessians:"):
+        for part in ("{mlp.experts.*.gate_proj, mlp.experts.*.up_proj}", f"{3 + 2 + EXPERTS} Hessians need not be taken", "statistics:"):
             self.assertIn(part, text)
 
     def test_what_the_probe_refuses(self):
