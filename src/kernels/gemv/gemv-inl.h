@@ -12,14 +12,20 @@ GRAMIAN_TARGET inline Floats widened(const Type* from) {
   __builtin_memcpy(&result, wide, sizeof(result));
   return result;
 }
-// Spelled as conversions of whole vectors, which the compiler knows an instruction for.
 template <>
 GRAMIAN_TARGET inline Floats widened(const int8_t* from) {
+#if GRAMIAN_LANES == 8
+  // Spelled out: the compiler takes a vector of eight bytes apart, one by one.
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+#else
   typedef int8_t Bytes __attribute__((vector_size(GRAMIAN_LANES)));
   Bytes bytes;
   __builtin_memcpy(&bytes, from, sizeof(bytes));
   return __builtin_convertvector(bytes, Floats);
+#endif
 }
+// A conversion of whole vectors, which the compiler knows an instruction for.
 template <>
 GRAMIAN_TARGET inline Floats widened(const Bf16* from) {
   typedef uint16_t Halves __attribute__((vector_size(2 * GRAMIAN_LANES)));

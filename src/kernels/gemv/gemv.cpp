@@ -2,6 +2,10 @@
 
 #include "kernels/float16.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace gramian {
 namespace {
 
