@@ -97,12 +97,10 @@ class Telemetered {
     now_.layers = line.at("layers").integer();
     now_.tokens = line.at("tokens").integer();
     now_.cpu_level = line.at("cpu_level").text();
-    resumed_ = false;
   }
   void resume(const Field& line) {
     if (!begun_) return;
     const int64_t finished = line.at("finished_layers").integer();
-    resumed_ = true;
     now_.resumed_at = finished;
     now_.finished_layers = finished;
     now_.stages = before_.stages;
@@ -141,7 +139,7 @@ class Telemetered {
   }
 
   JobDocument now_, before_;
-  bool begun_ = false, resumed_ = false;
+  bool begun_ = false;
   double time_ = 0, start_ = 0, last_ = 0, earlier_ = 0;
   int64_t tokens_ = 0;
 };

@@ -27,6 +27,7 @@ class Metrics {
   // An empty path: nothing is written. `output` becomes the label of every line. Throws
   // invalid_argument for a file in no folder, io when it cannot be written.
   Metrics(std::filesystem::path file, const std::filesystem::path& output, Log& log);
+  bool wanted() const noexcept { return !file_.empty(); }
   // Writes the file anew under a temporary name and renames it, at most once a second unless `now`. When that fails there is one
   // warning and the job goes on.
   void write(const JobProgress& progress, bool now = false);

@@ -265,7 +265,7 @@ void QuantizeRun::at(size_t layer, const std::string& stage) {
   if (log_.interactive())
     progress_.update(done, str(stage, ", ", human_bytes(static_cast<double>(resident_bytes())), limit));
   watchdog_.at(str("layer ", layer, ", ", stage));
-  metrics_.write(job_progress());
+  if (metrics_.wanted()) metrics_.write(job_progress());
 }
 
 JobProgress QuantizeRun::job_progress() const {
@@ -333,7 +333,7 @@ void QuantizeRun::finish_layer(LayerForward* forward) {
                              {"input_kept", !now_.input_digest.empty()}});
   done_.push_back(now_);
   now_ = {};
-  metrics_.write(job_progress(), true);
+  if (metrics_.wanted()) metrics_.write(job_progress(), true);
   if (!log_.interactive()) say_layer(layer);
 }
 
