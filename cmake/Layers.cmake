@@ -39,12 +39,6 @@ function(gramian_precompiled target set)
     target_precompile_headers(gramian_${set} PRIVATE ${ARGN})
   endif()
   target_precompile_headers(${target} REUSE_FROM gramian_${set})
-  get_target_property(type ${target} TYPE)
-  if(type STREQUAL EXECUTABLE)
-    # CMake compiles programs with -fPIE, which g++ does not take together with headers that are compiled with -fPIC.
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target} PRIVATE -fPIC)
-  endif()
   # g++ 12 forgets that such headers are the system's: false alarms inside std::string.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-array-bounds
                          -Wno-stringop-overread>)
