@@ -30,7 +30,8 @@ struct GrowingRow {
   std::unique_ptr<Sequence> sequence;
 
   GrowingRow(std::shared_ptr<ResidentModel> given, int64_t tokens_max)
-      : model(std::move(given)), sequence(std::make_unique<Sequence>(*model, tokens_max)) {}
+      : model(std::move(given)),
+        sequence(std::make_unique<Sequence>(*model, SequenceOptions{.tokens_max = tokens_max})) {}
 
   // f32 [vocab] behind the last of these tokens.
   at::Tensor append(const TokenRow& ids) {

@@ -2,6 +2,7 @@
 #include "bindings.h"
 #include "stats/hessian.h"
 #include "stats/imatrix.h"
+#include "stats/patch_rows.h"
 
 namespace gramian::python {
 namespace {
@@ -28,6 +29,15 @@ at::Tensor merge(Sums& sums) {
 }  // namespace
 
 void bind_statistics(py::module_& m) {
+  m.def(
+      "patch_rows",
+      [](const at::Tensor& input, const std::array<int64_t, 2>& kernel, const std::array<int64_t, 2>& stride,
+         const std::array<int64_t, 2>& padding, const std::array<int64_t, 2>& dilation, int64_t groups) {
+        const Work work;
+        return patch_rows(input.detach(), {kernel, stride, padding, dilation, groups});
+      },
+      py::arg("input"), py::arg("kernel"), py::arg("stride"), py::arg("padding"), py::arg("dilation"),
+      py::arg("groups"));
   py::class_<HessianAccumulator, std::shared_ptr<HessianAccumulator>>(m, "HessianAccumulator", R"(
 H = 2/n sum(x x^T) over the n token vectors x that a linear layer receives, [in_features, in_features] float32.
 

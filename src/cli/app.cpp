@@ -1,7 +1,9 @@
 #include "cli/app.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <new>
 #include <string>
 
@@ -68,6 +70,7 @@ int run(int argc, char** argv, Ranks* ranks) {
   add_bench(app);
   add_options(app);
   catch_interrupts();
+  remember_command(argc, argv);
   try {
     app.parse(argc, argv);
     return 0;
@@ -83,6 +86,16 @@ int run(int argc, char** argv, Ranks* ranks) {
   } catch (const std::exception& error) {
     return foreign_failure(error.what());
   }
+}
+
+void leave(int code) {
+#if defined(__SANITIZE_ADDRESS__)
+  std::exit(code);
+#else
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::_Exit(code);
+#endif
 }
 
 }  // namespace gramian::cli

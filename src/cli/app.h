@@ -11,4 +11,8 @@ namespace gramian::cli {
 // `ranks`: the processes that `quantize` shares its job with; null: none. Only the one that writes prints.
 int run(int argc, char** argv, Ranks* ranks = nullptr);
 
+// Ends the process with what was written, but without LibTorch's static destructors: they take longer than a small command. With a
+// sanitizer it is std::exit, which looks for leaks.
+[[noreturn]] void leave(int code);
+
 }  // namespace gramian::cli

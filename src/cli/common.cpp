@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <map>
 #include <thread>
 
 #include "base/error.h"
@@ -77,6 +77,18 @@ void add_adapter_flag(CLI::App& verb, ModelFlags& flags) {
                   "Folder of LoRA adapters (PEFT: adapter_config.json, adapter_model.safetensors), run "
                   "beside the model's "
                   "linear layers");
+}
+
+void add_kv_cache_flag(CLI::App& verb, std::optional<at::ScalarType>& type) {
+  const std::map<std::string, std::optional<at::ScalarType>> types = {
+      {"auto", std::nullopt}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}};
+  verb.add_option_function<std::string>(
+          "--kv-cache-dtype", [types, &type](const std::string& name) { type = types.at(name); },
+          "Type in which attention keeps keys and values: auto (the model's), float16 or bfloat16, half the "
+          "memory "
+          "of float32")
+      ->check(CLI::IsMember({"auto", "float16", "bfloat16"}))
+      ->default_str("auto");
 }
 
 void add_forward_dtype_flag(CLI::App& verb, std::string& dtype) {
@@ -179,12 +191,20 @@ std::string shell_word(const std::filesystem::path& path) {
   return quoted + "'";
 }
 
-std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string text;
-  for (std::string word; std::getline(file, word, '\0');)
-    text += text.empty() ? shell_word(std::filesystem::path(word).filename()) : " " + shell_word(word);
-  return text;
+namespace {
+std::string& known_command() {
+  static std::string command;
+  return command;
 }
+}  // namespace
+
+void remember_command(int argc, char** argv) {
+  std::string& command = known_command();
+  command.clear();
+  for (int i = 0; i < argc; ++i)
+    command += i == 0 ? shell_word(std::filesystem::path(argv[i]).filename()) : " " + shell_word(argv[i]);
+}
+
+const std::string& command_line() { return known_command(); }
 
 }  // namespace gramian::cli

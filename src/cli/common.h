@@ -51,6 +51,8 @@ struct ModelFlags {
 void add_model_flags(CLI::App& verb, ModelFlags& flags);
 // --adapter of a verb that runs one model.
 void add_adapter_flag(CLI::App& verb, ModelFlags& flags);
+// --kv-cache-dtype of a verb that decodes; "auto" leaves nothing.
+void add_kv_cache_flag(CLI::App& verb, std::optional<at::ScalarType>& type);
 // --dtype of a verb that runs a model for its statistics.
 void add_forward_dtype_flag(CLI::App& verb, std::string& dtype);
 // --batch: rows per forward.
@@ -87,8 +89,9 @@ Json interval(double low, double high);
 
 // One word for a POSIX shell.
 std::string shell_word(const std::filesystem::path& path);
-// The command that runs, for a POSIX shell.
-std::string command_line();
+// The command that runs, for a POSIX shell; run() says which.
+void remember_command(int argc, char** argv);
+const std::string& command_line();
 
 // One per verb.
 void add_quantize(CLI::App& app, Ranks* ranks);

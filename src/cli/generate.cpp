@@ -151,6 +151,7 @@ void add_generate(CLI::App& app) {
       "Text that a model writes after a prompt; it comes on stdout as it is made, also with --quiet");
   add_model_flags(verb, flags->model);
   add_adapter_flag(verb, flags->model);
+  add_kv_cache_flag(verb, flags->generate.kv_cache);
   verb.add_option("-p,--prompt", flags->prompt, "Text of the prompt");
   verb.add_option("--prompt-file", flags->prompt_file, "File with the text of the prompt");
   verb.add_option("--system", flags->system, "System message in front of the prompt");

@@ -1,3 +1,3 @@
 #include "cli/app.h"
 
-int main(int argc, char** argv) { return gramian::cli::run(argc, argv); }
+int main(int argc, char** argv) { gramian::cli::leave(gramian::cli::run(argc, argv)); }

@@ -22,8 +22,8 @@ void KvState::make_room(const at::Tensor& k, const at::Tensor& v) {
   const int64_t kept = end_ - begin_, needed = kept + k.size(2);
   const int64_t capacity = tokens_max_ > 0 ? std::max(needed, std::min(2 * needed, tokens_max_)) : 2 * needed;
   const auto moved = [&](const at::Tensor& old, const at::Tensor& like) {
-    at::Tensor buffer =
-        tensor::empty({like.size(0), like.size(1), capacity, like.size(3)}, like.scalar_type());
+    at::Tensor buffer = tensor::empty({like.size(0), like.size(1), capacity, like.size(3)},
+                                      kept_as_.value_or(like.scalar_type()));
     if (kept > 0) buffer.narrow(2, 0, kept).copy_(old.narrow(2, begin_, kept));
     return buffer;
   };

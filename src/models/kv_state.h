@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "models/mixer_state.h"
@@ -17,15 +18,17 @@ class KvState : public MixerState {
   KvState(int64_t window, int64_t tokens_max) : window_(window), tokens_max_(tokens_max) {}
 
   // k and v [rows, kv_heads, L, d] of the tokens that follow. Returns the keys and values [rows, kv_heads, S, d] that their
-  // queries can see, their own last (S >= L): views, valid until the next call.
+  // queries can see, their own last (S >= L): views in the type in which they are kept, valid until the next call.
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& k, const at::Tensor& v);
   int64_t bytes() const override;
+  void keep_as(at::ScalarType type) override { kept_as_ = type; }
 
  private:
   void make_room(const at::Tensor& k, const at::Tensor& v);
   int64_t window_ = 0;
   int64_t tokens_max_ = 0;
-  // [rows, kv_heads, capacity, d] in the model's dtype, filled from begin_ to end_.
+  std::optional<at::ScalarType> kept_as_;  // nothing: the model's dtype
+  // [rows, kv_heads, capacity, d], filled from begin_ to end_.
   at::Tensor keys_, values_;
   int64_t begin_ = 0;
   int64_t end_ = 0;

@@ -2,6 +2,8 @@
 // later a recurrent state or a latent.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 
 namespace gramian {
@@ -10,6 +12,9 @@ class MixerState {
  public:
   virtual ~MixerState() = default;
   virtual int64_t bytes() const = 0;  // of memory held
+  // Keeps keys and values in this floating-point type, rounded to nearest; before the first tokens only. A state without keys and
+  // values stays as it is.
+  virtual void keep_as(at::ScalarType) {}
 };
 
 }  // namespace gramian

@@ -127,7 +127,8 @@ Generation generate(ResidentModel& model, const Tokenizer& tokenizer, const std:
   const tensor::InferenceScope inference;
   check_prompt(prompt, model.model().spec().vocab);
   const int64_t tokens = tokens_to_make(static_cast<int64_t>(prompt.size()), options, model.model());
-  Sequence sequence(model, static_cast<int64_t>(prompt.size()) + tokens);
+  Sequence sequence(
+      model, {.tokens_max = static_cast<int64_t>(prompt.size()) + tokens, .kv_cache = options.kv_cache});
   Sampler sampler(options.sampler);
   Answer answer(tokenizer, prompt, options, emit, log);
   Generation result;

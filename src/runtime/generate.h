@@ -20,6 +20,7 @@ struct GenerateOptions {
   std::optional<int64_t> tokens = std::nullopt;
   // Tokens of prompt and answer together at most; it bounds the cache. Without a value what the two need.
   std::optional<int64_t> context = std::nullopt;
+  std::optional<at::ScalarType> kv_cache = std::nullopt;  // as Sequence has it
   SamplerOptions sampler{};
   std::vector<int64_t> eos{};        // ids that end the answer
   std::vector<std::string> stops{};  // texts that end it

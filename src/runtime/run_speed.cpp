@@ -53,20 +53,22 @@ double weight_bytes(const Model& model) {
 
 struct Times {
   double prefill = 0, decode = 0;  // seconds
+  int64_t cache_bytes = 0;
 };
 
-Times run_once(ResidentModel& model, const std::vector<int64_t>& prompt, int64_t decoded) {
-  Sequence sequence(model, static_cast<int64_t>(prompt.size()) + decoded);
+Times run_once(ResidentModel& model, const std::vector<int64_t>& prompt, const RunSpeedOptions& options) {
+  Sequence sequence(model, {.tokens_max = options.prompt + options.decoded, .kv_cache = options.kv_cache});
   Times times;
   auto start = Clock::now();
   at::Tensor state = sequence.append(prompt);
   times.prefill = seconds_since(start);
   start = Clock::now();
-  for (int64_t i = 0; i < decoded; ++i) {
+  for (int64_t i = 0; i < options.decoded; ++i) {
     const auto id = model.logits(state).argmax().item<int64_t>();
     state = sequence.append(std::span(&id, 1));
   }
   times.decode = seconds_since(start);
+  times.cache_bytes = sequence.cache_bytes();
   return times;
 }
 
@@ -93,10 +95,11 @@ RunSpeed measure_run(ResidentModel& model, ThreadPool& pool, const RunSpeedOptio
   RunSpeed speed;
   std::vector<double> prefill, decode;
   for (int i = 0; i < options.repeats; ++i) {
-    const Times times = run_once(model, prompt, options.decoded);
+    const Times times = run_once(model, prompt, options);
     prefill.push_back(static_cast<double>(options.prompt) / times.prefill);
     decode.push_back(static_cast<double>(options.decoded) / times.decode);
     if (i == 0) {
+      speed.cache_bytes = times.cache_bytes;
       speed.resident = resident_bytes();
       memory = arena.take(kRead);
       std::fill_n(memory.get(), kRead, std::byte{1});

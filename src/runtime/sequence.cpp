@@ -7,14 +7,16 @@
 
 namespace gramian {
 
-Sequence::Sequence(ResidentModel& model, int64_t tokens_max, int64_t chunk)
-    : model_(model), tokens_max_(tokens_max), chunk_(chunk) {
-  GRAMIAN_CHECK(tokens_max > 0 && chunk > 0, tokens_max, " tokens, ", chunk, " at a time");
+Sequence::Sequence(ResidentModel& model, const SequenceOptions& options) : model_(model), options_(options) {
+  GRAMIAN_CHECK(options.tokens_max > 0 && options.chunk > 0, options.tokens_max, " tokens, ", options.chunk,
+                " at a time");
   forget();
 }
 
 void Sequence::forget() {
-  states_ = model_.make_states(tokens_max_);
+  states_ = model_.make_states(options_.tokens_max);
+  for (const auto& state : states_)
+    if (options_.kv_cache) state->keep_as(*options_.kv_cache);
   kept_ = 0;
 }
 
@@ -28,13 +30,14 @@ bool Sequence::frequencies_change(int64_t length) const {
 at::Tensor Sequence::append(std::span<const int64_t> ids) {
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   const auto length = static_cast<int64_t>(ids_.size());
-  GRAMIAN_CHECK(!ids.empty() && length <= tokens_max_, length, " tokens, at most ", tokens_max_);
+  GRAMIAN_CHECK(!ids.empty() && length <= options_.tokens_max, length, " tokens, at most ",
+                options_.tokens_max);
   if (kept_ > 0 && frequencies_change(length)) forget();
   whole_ = length;
   at::Tensor hidden;
   while (kept_ < length) {
     throw_if_interrupted();
-    const int64_t count = std::min(chunk_, length - kept_);
+    const int64_t count = std::min(options_.chunk, length - kept_);
     const TokenRow part(ids_.begin() + kept_, ids_.begin() + kept_ + count);
     BatchContext context =
         make_continuation({.begin = kept_, .length = count, .whole = length}, model_.model().spec().ropes);

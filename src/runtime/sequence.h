@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,11 +12,17 @@
 
 namespace gramian {
 
+struct SequenceOptions {
+  int64_t tokens_max = 0;  // that the row will hold
+  int64_t chunk = 512;     // tokens of a forward at most
+  std::optional<at::ScalarType> kv_cache =
+      std::nullopt;  // the type of kept keys and values; nothing: the model's dtype
+};
+
 class Sequence {
  public:
-  // The row will hold at most `tokens_max` tokens; a forward takes at most `chunk` of them. `model` must outlive the sequence.
-  // Throws unsupported where a layer keeps no state.
-  Sequence(ResidentModel& model, int64_t tokens_max, int64_t chunk = 512);
+  // `model` must outlive the sequence. Throws unsupported where a layer keeps no state.
+  Sequence(ResidentModel& model, const SequenceOptions& options);
 
   // Adds tokens (at least one; ids in the vocabulary) and returns the state of the last one after the final norm [1, hidden]:
   // what a forward over the whole row gives there. Where the rotary frequencies depend on the row's length (dynamic, longrope)
@@ -32,8 +39,7 @@ class Sequence {
   bool frequencies_change(int64_t length) const;
 
   ResidentModel& model_;
-  int64_t tokens_max_;
-  int64_t chunk_;
+  SequenceOptions options_;
   std::vector<int64_t> ids_;
   int64_t kept_ = 0;   // tokens in the states
   int64_t whole_ = 0;  // length of the row that their frequencies were chosen for

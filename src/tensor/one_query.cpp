@@ -15,9 +15,11 @@ bool is_plain(const at::Tensor& x, at::ScalarType type) {
 
 at::Tensor one_query_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const AttentionRule& rule, ThreadPool* pool) {
-  const at::ScalarType type = q.scalar_type();
-  if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return {};
-  if (!is_plain(q, type) || !is_plain(k, type) || !is_plain(v, type)) return {};
+  const at::ScalarType type = q.scalar_type(), kept = k.scalar_type();
+  for (const at::ScalarType each : {type, kept})
+    if (each != at::kFloat && each != at::kHalf && each != at::kBFloat16) return {};
+  if (kept != type && type != at::kFloat) return {};
+  if (!is_plain(q, type) || !is_plain(k, kept) || !is_plain(v, kept)) return {};
   if (q.size(2) != 1 || k.size(2) == 0 || rule.softcap > 0 || rule.sinks.defined() || rule.closed.defined())
     return {};
   const int64_t seen = rule.window > 0 ? std::min(k.size(2), rule.window) : k.size(2),
@@ -29,6 +31,7 @@ at::Tensor one_query_attention(const at::Tensor& q, const at::Tensor& k, const a
   at::Tensor out = empty({q.size(0), q.size(1), 1, v.size(3)}, type);
   attend_one_query(cpu_level(),
                    {.type = dtype_of(q),
+                    .kept = dtype_of(k),
                     .q = q.const_data_ptr(),
                     .k = from(k),
                     .v = from(v),

@@ -11,6 +11,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/im2col.h>
 #include <ATen/ops/linalg_cholesky_ex.h>
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/linear.h>
@@ -206,12 +207,16 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& all_k, const 
   const int64_t length = q.size(2);
   // The last keys that any query sees.
   const int64_t seen = rule.window > 0 ? std::min(all_k.size(2), length + rule.window - 1) : all_k.size(2);
-  const at::Tensor k = all_k.narrow(2, all_k.size(2) - seen, seen);
-  const at::Tensor v = all_v.narrow(2, all_v.size(2) - seen, seen);
+  at::Tensor k = all_k.narrow(2, all_k.size(2) - seen, seen);
+  at::Tensor v = all_v.narrow(2, all_v.size(2) - seen, seen);
+  if (length == 1) {
+    if (at::Tensor out = one_query_attention(q, k, v, rule, nullptr); out.defined()) return out;
+  }
+  k = k.to(q.scalar_type());
+  v = v.to(q.scalar_type());
   if (rule.softcap > 0 || rule.sinks.defined()) return plain_attention(q, k, v, rule);
   const bool grouped = q.size(1) != k.size(1);
   if (length == 1) {
-    if (at::Tensor out = one_query_attention(q, k, v, rule, nullptr); out.defined()) return out;
     // One query sees all keys that are not closed; the heads of a group are queries to the same keys.
     std::optional<at::Tensor> mask;
     if (rule.closed.defined()) mask = visible_keys(q, k, rule);
@@ -244,6 +249,11 @@ at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, b
 }
 
 at::Tensor cholesky_inverse(const at::Tensor& lower) { return at::cholesky_inverse(lower); }
+
+at::Tensor im2col(const at::Tensor& x, at::IntArrayRef kernel, at::IntArrayRef dilation,
+                  at::IntArrayRef padding, at::IntArrayRef stride) {
+  return at::im2col(x, kernel, dilation, padding, stride);
+}
 
 struct InferenceScope::Guard {
   c10::InferenceMode mode;

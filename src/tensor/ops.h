@@ -58,6 +58,9 @@ at::Tensor solve_triangular(const at::Tensor& triangular, const at::Tensor& b, b
                             bool unit_diagonal = false);
 // Inverse of A from its lower Cholesky factor.
 at::Tensor cholesky_inverse(const at::Tensor& lower);
+// x [images, channels, height, width] -> [images, channels * kernel height * kernel width, places].
+at::Tensor im2col(const at::Tensor& x, at::IntArrayRef kernel, at::IntArrayRef dilation,
+                  at::IntArrayRef padding, at::IntArrayRef stride);
 
 // Turns gradient recording and version counting off for the lifetime of the object, on this thread.
 class InferenceScope {

@@ -7,7 +7,7 @@ KEYS = {"name", "dtype", "K", "T", "threads", "cpu_level", "ratio_vs_torch", "gf
 
 
 RUN_KEYS = {"model", "prompt_tokens", "decoded_tokens", "prefill_tokens_per_second", "decode_tokens_per_second", "weight_bytes",
-            "weight_gbytes_per_second", "read_bandwidth_gbytes_per_second", "threads", "cpu_level", "resident_bytes"}
+            "weight_gbytes_per_second", "read_bandwidth_gbytes_per_second", "threads", "cpu_level", "kv_cache_bytes", "resident_bytes", "load_seconds"}
 
 
 class Bench(e2e.GramianTestCase):
@@ -86,6 +86,9 @@ class Bench(e2e.GramianTestCase):
         # bf16 weights of the layers beside codes of 4 bits and their scales; the head is bf16 in both.
         head = 2 * 256 * 2048
         self.assertGreater(found[e2e.TINYSTORIES]["weight_bytes"] - head, 3 * (found[quantized]["weight_bytes"] - head))
+        half = self.report("bench", "run", quantized, "--prompt", 40, "--decode", 5, "--repeats", 1, "--threads", 1, "--dtype", "float32",
+                           "--kv-cache-dtype", "float16")
+        self.assertEqual(half["kv_cache_bytes"], 6 * 2 * 2 * 64 * 2 * 45)
         lines = self.ok("bench", "run", quantized, "--prompt", 9, "--decode", 2, "--repeats", 2).out.splitlines()
         self.assertEqual([line.split()[0] for line in lines[1:]], ["prompt", "decode"])
 

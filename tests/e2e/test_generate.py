@@ -141,6 +141,8 @@ class Generate(e2e.GramianTestCase):
 
     def test_dtype_and_tied_head(self):
         self.assertEqual(self.made("-n", 1, "--dtype", "bfloat16")["dtype"], "BFloat16")
+        sizes = [self.made("-n", 5, "--dtype", "float32", "--kv-cache-dtype", kept)["cache_bytes"] for kept in ("auto", "bfloat16")]
+        self.assertEqual(sizes[0], 2 * sizes[1])
         config = json.loads((TINYSTORIES / "config.json").read_text())
         model = self.copy(config__json={**config, "tie_word_embeddings": False})
         self.refused("generate", model, "-p", PROMPT, says=("--treat-as-tied",))

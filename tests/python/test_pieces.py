@@ -4,6 +4,7 @@ import io
 import unittest
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 import gramian
@@ -58,6 +59,36 @@ class Statistics(TestCase):
         sums = gramian.ImatrixAccumulator(16)
         sums.add(x)
         self.assertTrue(torch.allclose(sums.merge(), x.double().square().sum(0)))
+
+    def test_convolutions_multiply_their_flattened_weight_with_their_rows(self):
+        torch.manual_seed(4)
+        for module, shape in ((nn.Conv1d(8, 6, 3, stride=2, padding=1), (2, 8, 20)),
+                              (nn.Conv1d(8, 8, 4, padding=3, groups=8), (2, 8, 9)),
+                              (nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)), (2, 4, 9, 7)),
+                              (nn.Conv2d(4, 6, 3, padding="same", dilation=2, groups=2), (2, 4, 9, 7))):
+            x = torch.randn(shape)
+            rows_of_it = gramian.convolution_rows(module, x)
+            out, groups = module(x), module.groups
+            weight = module.weight.flatten(1).reshape(groups, -1, rows_of_it.shape[1])
+            places = rows_of_it.reshape(shape[0], groups, -1, rows_of_it.shape[1])
+            found = torch.einsum("bgpk,gnk->bgnp", places, weight).reshape(out.shape) + module.bias.view(1, -1, *[1] * (x.dim() - 2))
+            self.assertLess((found - out).abs().max(), 1e-5, module)
+
+    def test_a_convolution_is_solved_like_a_linear_layer(self):
+        x, module = torch.randn(2, 16, 24, 24, generator=torch.Generator().manual_seed(5)).cumsum(3), nn.Conv2d(16, 32, 4, bias=False)
+        sums = gramian.HessianAccumulator(256)
+        sums.add(gramian.convolution_rows(module, x))
+        weight, errors = module.weight.detach().flatten(1), []
+        for solved in (gramian.solve_qqq(weight, sums.merge(), tokens=sums.tokens), gramian.round_to_nearest(weight, bits=4)):
+            errors.append((F.conv2d(x, solved.weight().reshape(module.weight.shape)) - module(x)).square().sum())
+        self.assertLess(errors[0], 0.5 * errors[1])
+
+    def test_convolutions_that_have_no_such_rows_are_refused(self):
+        for module, shape in ((nn.Linear(8, 8), (2, 8, 9)), (nn.Conv1d(8, 8, 3, padding=1, padding_mode="circular"), (2, 8, 9)),
+                              (nn.Conv1d(8, 8, 4, padding="same"), (2, 8, 9)), (nn.Conv1d(8, 8, 12), (2, 8, 9)),
+                              (nn.Conv1d(9, 9, 3, groups=9), (2, 8, 9)), (nn.Conv1d(8, 8, 3), (8, 9))):
+            with self.assertRaises(gramian.GramianError, msg=str(module)):
+                gramian.convolution_rows(module, torch.randn(shape))
 
 
 class Solvers(TestCase):

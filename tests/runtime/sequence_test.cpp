@@ -26,7 +26,7 @@ void expect_whole_rows(TinyModel& tiny, int64_t first, int64_t chunk) {
   const tensor::InferenceScope inference;
   ResidentModel model(tiny.save(), {.dtype = "float32"}, kPool);
   const TokenRow row = random_rows({kLength}, 50)[0];
-  Sequence sequence(model, kLength, chunk);
+  Sequence sequence(model, {.tokens_max = kLength, .chunk = chunk});
   for (int64_t at = 0; at < kLength;) {
     const int64_t count = at == 0 ? first : 1;
     const at::Tensor found =
@@ -92,7 +92,7 @@ TEST(SequenceTest, TheCacheIsBoundedByTheRow) {
   TinyModel tiny;
   ResidentModel model(tiny.save(), {.dtype = "float32"}, kPool);
   const TokenRow row = random_rows({30}, 50)[0];
-  Sequence sequence(model, 32);
+  Sequence sequence(model, {.tokens_max = 32});
   EXPECT_EQ(sequence.cache_bytes(), 0);
   sequence.append(row);
   sequence.append(std::span(row).first(1));
@@ -101,10 +101,34 @@ TEST(SequenceTest, TheCacheIsBoundedByTheRow) {
   EXPECT_THROW(sequence.append(std::span(row).first(2)), Error);
 }
 
+// Keys and values in half the memory; what is lost is their rounding, and single tokens and parts of a prompt read the same cache.
+TEST(SequenceTest, KeysAndValuesMayBeKeptInAnotherType) {
+  const tensor::InferenceScope inference;
+  TinyModel tiny;
+  ResidentModel model(tiny.save(), {.dtype = "float32"}, kPool);
+  const TokenRow row = random_rows({32}, 50)[0];
+  const auto last_state = [&](std::optional<at::ScalarType> kv_cache, size_t first) {
+    Sequence sequence(model, {.tokens_max = 32, .kv_cache = kv_cache});
+    sequence.append(std::span(row).first(first));
+    for (size_t i = first; i + 1 < row.size(); ++i) sequence.append(std::span(row).subspan(i, 1));
+    const at::Tensor state = sequence.append(std::span(row).last(1)).clone();
+    EXPECT_EQ(sequence.cache_bytes(), 2 * 2 * 32 * 16 * (kv_cache ? 2 : 4));
+    return state;
+  };
+  const at::Tensor exact = last_state(std::nullopt, 20);
+  for (const auto& [type, most] : {std::pair{at::kHalf, 2e-3}, std::pair{at::kBFloat16, 1.6e-2}}) {
+    const at::Tensor kept = last_state(type, 20);
+    const double change = max_difference(kept, exact);
+    EXPECT_GT(change, 0);
+    EXPECT_LT(change, most * exact.abs().max().item<double>());
+    EXPECT_LT(max_difference(last_state(type, 3), kept), most * exact.abs().max().item<double>());
+  }
+}
+
 TEST(SequenceTest, RefusesIdsOutsideTheVocabulary) {
   TinyModel tiny;
   ResidentModel model(tiny.save(), {.dtype = "float32"}, kPool);
-  Sequence sequence(model, 8);
+  Sequence sequence(model, {.tokens_max = 8});
   const TokenRow row{3, 50};
   EXPECT_THROW(sequence.append(row), Error);
 }

@@ -168,7 +168,8 @@ GRAMIAN_TARGET inline void weigh_all(const OneQuery& query, const typename A::St
   weigh<A>(query, v, scratch.scores, queries, scratch.row, scratch.out);
 }
 
-template <class A>
+// A: the type of q and out; K: of keys and values.
+template <class A, class K>
 GRAMIAN_TARGET inline void head_of(const OneQuery& query, int64_t row, int64_t kv_head,
                                    const Scratch& scratch, typename A::Stored* out) {
   using Stored = typename A::Stored;
@@ -180,18 +181,18 @@ GRAMIAN_TARGET inline void head_of(const OneQuery& query, int64_t row, int64_t k
         static_cast<const Stored*>(query.q) + row * query.q_row_stride + (first + h) * query.q_head_stride;
     widen_padded<A>(q, query.size, scratch.q + h * padded);
   }
-  const auto* k =
-      static_cast<const Stored*>(query.k) + row * query.k_row_stride + kv_head * query.k_head_stride;
-  const auto* v =
-      static_cast<const Stored*>(query.v) + row * query.v_row_stride + kv_head * query.v_head_stride;
-  score_all<A>(query, k, queries, scratch);
+  const auto* k = static_cast<const typename K::Stored*>(query.k) + row * query.k_row_stride +
+                  kv_head * query.k_head_stride;
+  const auto* v = static_cast<const typename K::Stored*>(query.v) + row * query.v_row_stride +
+                  kv_head * query.v_head_stride;
+  score_all<K>(query, k, queries, scratch);
   for (int64_t h = 0; h < queries; ++h) {
     float* scores = scratch.scores + h * query.positions;
     float most = scores[0];
     for (int64_t s = 1; s < query.positions; ++s) most = scores[s] > most ? scores[s] : most;
     exp_all(scores, query.positions, most);
   }
-  weigh_all<A>(query, v, queries, scratch);
+  weigh_all<K>(query, v, queries, scratch);
   for (int64_t h = 0; h < queries; ++h) {
     const float* scores = scratch.scores + h * query.positions;
     Parts parts{};
@@ -207,10 +208,14 @@ GRAMIAN_TARGET inline void head_of(const OneQuery& query, int64_t row, int64_t k
 GRAMIAN_TARGET inline void run(const OneQuery& query, int64_t row, int64_t kv_head, const Scratch& scratch,
                                void* out) {
   if (query.type == DType::bf16) {
-    head_of<BF16>(query, row, kv_head, scratch, static_cast<BF16::Stored*>(out));
+    head_of<BF16, BF16>(query, row, kv_head, scratch, static_cast<BF16::Stored*>(out));
   } else if (query.type == DType::f16) {
-    head_of<F16>(query, row, kv_head, scratch, static_cast<F16::Stored*>(out));
+    head_of<F16, F16>(query, row, kv_head, scratch, static_cast<F16::Stored*>(out));
+  } else if (query.kept == DType::bf16) {
+    head_of<F32, BF16>(query, row, kv_head, scratch, static_cast<F32::Stored*>(out));
+  } else if (query.kept == DType::f16) {
+    head_of<F32, F16>(query, row, kv_head, scratch, static_cast<F32::Stored*>(out));
   } else {
-    head_of<F32>(query, row, kv_head, scratch, static_cast<F32::Stored*>(out));
+    head_of<F32, F32>(query, row, kv_head, scratch, static_cast<F32::Stored*>(out));
   }
 }

@@ -14,7 +14,8 @@ namespace gramian {
 
 // Strides in elements; the entries of a head lie together. heads % kv_heads == 0: neighbouring heads share keys and values.
 struct OneQuery {
-  DType type = DType::f32;  // f32, f16 or bf16
+  DType type = DType::f32;  // of q and out: f32, f16 or bf16
+  DType kept = DType::f32;  // of k and v: `type`, or f16 or bf16 where that is f32
   const void* q = nullptr;  // [rows, heads, size]
   const void* k = nullptr;  // [rows, kv_heads, positions, size]
   const void* v = nullptr;  // [rows, kv_heads, positions, value_size]

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -48,20 +49,25 @@ constexpr int64_t kSpare = 3;
 
 struct Case {
   Shape shape;
-  DType type;
+  DType type, kept;
   Values q, k, v;
   OneQuery query;
 };
 
-Case random_case(const Shape& s, DType type, float size, uint32_t seed) {
+// Keys and values of `kept`, or of `type`.
+Case random_case(const Shape& s, DType type, float size, uint32_t seed,
+                 std::optional<DType> other = std::nullopt) {
+  const DType kept = other.value_or(type);
   const int64_t capacity = s.positions + kSpare;
   Case c{s,
          type,
+         kept,
          random_values(type, s.rows * s.heads * s.size, size, seed),
-         random_values(type, s.rows * s.kv_heads * capacity * s.size, size, seed + 1),
-         random_values(type, s.rows * s.kv_heads * capacity * s.value_size, 1, seed + 2),
+         random_values(kept, s.rows * s.kv_heads * capacity * s.size, size, seed + 1),
+         random_values(kept, s.rows * s.kv_heads * capacity * s.value_size, 1, seed + 2),
          {}};
   c.query = {.type = type,
+             .kept = kept,
              .q = nullptr,
              .k = nullptr,
              .v = nullptr,
@@ -86,8 +92,8 @@ Case random_case(const Shape& s, DType type, float size, uint32_t seed) {
 std::vector<std::byte> run(CpuLevel level, const Case& c, ThreadPool* pool = nullptr) {
   OneQuery query = c.query;
   query.q = c.q.data(c.type);
-  query.k = c.k.data(c.type);
-  query.v = c.v.data(c.type);
+  query.k = c.k.data(c.kept);
+  query.v = c.v.data(c.kept);
   const int64_t count = c.shape.rows * c.shape.heads * c.shape.value_size;
   std::vector<std::byte> out(static_cast<size_t>(count * (c.type == DType::f32 ? 4 : 2)));
   attend_one_query(level, query, out.data(), pool);
@@ -134,6 +140,13 @@ TEST(OneQuery, IsSoftmaxAttentionAndEveryLevelGivesTheSameBits) {
   for (const Shape& shape : shapes) {
     for (const DType type : kTestTypes) {
       const Case c = random_case(shape, type, 1, ++seed * 10);
+      const std::vector<std::byte> reference = run(CpuLevel::reference, c);
+      check(c, reference);
+      for (int l = 1; l <= static_cast<int>(detected_cpu_level()); ++l)
+        EXPECT_EQ(run(static_cast<CpuLevel>(l), c), reference) << l << " size " << shape.size;
+    }
+    for (const DType kept : {DType::f16, DType::bf16}) {
+      const Case c = random_case(shape, DType::f32, 1, ++seed * 10, kept);
       const std::vector<std::byte> reference = run(CpuLevel::reference, c);
       check(c, reference);
       for (int l = 1; l <= static_cast<int>(detected_cpu_level()); ++l)

@@ -12,6 +12,7 @@ class StreamState final : public MixerState {
   std::unique_ptr<MixerState> mixer;
   NgramState ngrams;
   int64_t bytes() const override { return mixer->bytes() + ngrams.bytes(); }
+  void keep_as(at::ScalarType type) override { mixer->keep_as(type); }
 };
 
 // Leaves the mixer's states in the batch and gives the others.

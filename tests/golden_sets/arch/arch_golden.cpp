@@ -49,7 +49,7 @@ void check_sequences(const fs::path& folder, const std::vector<TokenRow>& rows, 
   ResidentModel model(folder, {.dtype = "float32"}, std::make_shared<ThreadPool>(1));
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto length = static_cast<int64_t>(rows[r].size());
-    Sequence sequence(model, length, 3);
+    Sequence sequence(model, {.tokens_max = length, .chunk = 3});
     for (int64_t at = 0; at < length;) {
       const int64_t count = at == 0 ? std::min<int64_t>(7, length) : 1;
       const at::Tensor state =
@@ -73,7 +73,7 @@ void check_long_row(const fs::path& folder, double bound) {
   for (int64_t i = 0; i < kLength; ++i)
     row.push_back(static_cast<int64_t>(random() % static_cast<uint32_t>(model.model().spec().vocab)));
   const at::Tensor whole = model.logits(model.states({row}));
-  Sequence sequence(model, kLength);
+  Sequence sequence(model, {.tokens_max = kLength});
   for (int64_t i = 0; i < kLength; ++i) {
     const at::Tensor found = model.logits(sequence.append(std::span(row).subspan(static_cast<size_t>(i), 1)));
     if (i % 16 == 15 || i + 1 == kLength)

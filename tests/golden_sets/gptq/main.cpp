@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -16,6 +17,7 @@
 #include "solve/fallback.h"
 #include "solve/solvers.h"
 #include "stats/hessian.h"
+#include "stats/patch_rows.h"
 #include "support/golden.h"
 #include "tensor/ops.h"
 
@@ -238,6 +240,15 @@ at::Tensor hessian_of(const at::Tensor& x) {
   return accumulator.merge();
 }
 
+// The cases of convolutions: their names say kernel, stride, padding and channels.
+const std::map<std::string, PatchRule>& convolutions() {
+  static const std::map<std::string, PatchRule> known = {
+      {"hess_conv1d_k3_s2_p1_c8", {.kernel = {3, 1}, .stride = {2, 1}, .padding = {1, 0}}},
+      {"hess_conv2d_k3x2_s2_c4", {.kernel = {3, 2}, .stride = {2, 2}, .padding = {1, 1}}},
+      {"hess_conv2d_groups2_c8", {.kernel = {3, 3}, .groups = 2}}};
+  return known;
+}
+
 void collect(const Path& root) {
   for (const Path& folder : folders_with(root, "index.json")) {
     const Json index = parse_json(read_text(folder / "index.json"), (folder / "index.json").string());
@@ -259,17 +270,17 @@ void collect(const Path& root) {
         });
         continue;
       }
-      // Convolutions are not built: their rows are what differs.
-      const bool matrix = !name.starts_with("hess_conv");
       add("gptq.edge", name, [=] {
-        if (!matrix) GTEST_SKIP() << "convolution layers are not built";
         const SafetensorsFile file(folder / "edge.safetensors");
         const Expected expected = {file, name, config};
         if (name.starts_with("inv_")) return check_factor(file, name, config);
         if (name.starts_with("hess_")) {
-          const at::Tensor h = expected.load("H");
-          EXPECT_LE(hessian_of(expected.load("x")).sub(h).abs().max().item<double>(),
-                    1e-5 * h.abs().max().item<double>());
+          const at::Tensor x = expected.load("x"), h = expected.load("H");
+          const auto convolution = convolutions().find(name);
+          const at::Tensor rows =
+              convolution == convolutions().end() ? x : patch_rows(x, convolution->second);
+          EXPECT_EQ(rows.numel() / rows.size(-1), config.at("nsamples").get<int64_t>());
+          EXPECT_LE(hessian_of(rows).sub(h).abs().max().item<double>(), 1e-5 * h.abs().max().item<double>());
           return;
         }
         const at::Tensor weight = file.load(name.starts_with("zerogroup") ? "zerogroup.w" : "edge.w");

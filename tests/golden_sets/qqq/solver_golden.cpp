@@ -15,6 +15,7 @@
 #include "kernels/solve/grid.h"
 #include "solve/solvers.h"
 #include "stats/hessian.h"
+#include "stats/patch_rows.h"
 #include "support/golden.h"
 #include "tensor/ops.h"
 
@@ -72,7 +73,21 @@ void collect_gram(const Path& folder, const std::string& suite, const Json& inde
     EXPECT_EQ(tokens, index.at("gram_linear_samples").get<int64_t>());
   });
   if (SafetensorsFile(path).contains("conv.H")) {
-    add(suite, "gram.conv", [] { GTEST_SKIP() << "convolution layers are not built"; });
+    add(suite, "gram.conv", [path, index] {
+      const SafetensorsFile file(path);
+      const Json& given = index.at("gram_conv_params");
+      const PatchRule rule{.kernel = given.at("kernel"),
+                           .stride = given.at("stride"),
+                           .padding = given.at("padding"),
+                           .dilation = given.at("dilation")};
+      auto batches = numbered(file, "conv.x");
+      ASSERT_FALSE(batches.empty());
+      for (at::Tensor& batch : batches) batch = patch_rows(batch, rule);
+      int64_t tokens = 0;
+      const at::Tensor expected = file.load("conv.H");
+      expect_same_gram(gram_of(batches, expected.size(0), &tokens), expected);
+      EXPECT_EQ(tokens, index.at("gram_conv_samples").get<int64_t>());
+    });
   }
 }
 
