@@ -1,6 +1,7 @@
 """What the end-to-end tests share: running the binary, safetensors files, tiny random models, reading QQQ back.
 
-Standard library only. GRAMIAN_BINARY names the program (default: build/gramian of this tree).
+Standard library only. GRAMIAN_BINARY names the program (default: build/gramian of this tree), GRAMIAN_FORK_SERVER the server
+that runs commands without starting it anew each time (tests/support/fork_server.cpp; default: none).
 """
 import array
 import hashlib
@@ -9,10 +10,13 @@ import math
 import os
 import pathlib
 import random
+import select
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -29,11 +33,11 @@ DTYPE_CODE = {"F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "U8": 
 # ---- running -------------------------------------------------------------------------------------------------------
 
 class Result:
-    def __init__(self, arguments, process):
+    def __init__(self, arguments, code, out, err):
         self.command = " ".join(str(a) for a in arguments)
-        self.code = process.returncode
-        self.out = process.stdout.decode("utf-8", "replace")
-        self.err = process.stderr.decode("utf-8", "replace")
+        self.code = code
+        self.out = out.decode("utf-8", "replace")
+        self.err = err.decode("utf-8", "replace")
 
     def __str__(self):
         return f"gramian {self.command}\nexit code {self.code}\nstdout: {self.out[:2000]}\nstderr: {self.err[:4000]}"
@@ -42,10 +46,55 @@ class Result:
         return json.loads(self.out)
 
 
+class ForkServer:
+    """tests/support/fork_server.cpp; one of each thread, as it runs one command at a time."""
+    _of_thread = threading.local()
+
+    def __init__(self, program):
+        self.outputs = tempfile.TemporaryDirectory(prefix="gramian-fork-")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+    @classmethod
+    def here(cls):
+        if not hasattr(cls._of_thread, "server"):
+            cls._of_thread.server = cls(os.environ["GRAMIAN_FORK_SERVER"])
+        return cls._of_thread.server
+
+    def __del__(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+        self.outputs.cleanup()
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the fork server ended")
+        return int(line)
+
+    def run(self, arguments, timeout):
+        """-> (exit code, stdout, stderr)."""
+        out, err = (pathlib.Path(self.outputs.name) / name for name in ("stdout", "stderr"))
+        words = [os.fsencode(word) for word in (out, err, *arguments)]
+        request = memoryview(b"".join(word + b"\0" for word in (str(len(words)).encode(), *words)))
+        while request:
+            request = request[self.process.stdin.write(request):]
+        identifier = self._answer()
+        if not select.select([self.process.stdout], [], [], timeout)[0]:
+            os.kill(identifier, signal.SIGKILL)
+            self._answer()
+            raise subprocess.TimeoutExpired(arguments, timeout, out.read_bytes(), err.read_bytes())
+        return self._answer(), out.read_bytes(), err.read_bytes()
+
+
 def gramian(*arguments, timeout=120, environment=None):
-    process = subprocess.run([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
-                             timeout=timeout, check=False, env={**os.environ, **(environment or {})})
-    return Result(arguments, process)
+    given = list(map(str, arguments))
+    if environment is None and "GRAMIAN_FORK_SERVER" in os.environ:
+        return Result(arguments, *ForkServer.here().run(given, timeout))
+    # LibTorch and OpenMP read their environment when they are loaded.
+    process = subprocess.run([BINARY, *given], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False,
+                             env={**os.environ, **(environment or {})})
+    return Result(arguments, process.returncode, process.stdout, process.stderr)
 
 
 # ---- safetensors ---------------------------------------------------------------------------------------------------
