@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prompt and decoded tokens a second of one model in several programs, on the same threads, in turns.
 
-Gramian runs the QQQ folder (and the plain one, if given); llama-cpp-python a GGUF file of the same model, GPT-QModel the QQQ folder and
+Gramian runs the QQQ folder (and the plain one, if given); llama.cpp (xllamacpp) GGUF files of the same model, GPT-QModel the QQQ folder and
 transformers the plain one, each where this Python can import it. Every program gets the same random prompt and decodes greedily. Turns
 alternate, so that other work on the machine slows all alike; the best turn of each counts.
 """
@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import time
 
 
@@ -34,23 +35,15 @@ def rates(args, prefill, decode):
     return args.prompt / (middle - start), args.decode / (time.perf_counter() - middle)
 
 
-def llama_cpp(file, ids, args):
-    import llama_cpp
-    model = llama_cpp.Llama(str(file), n_ctx=args.prompt + args.decode + 8, n_batch=512, n_threads=args.threads,
-                            n_threads_batch=args.threads, verbose=False)
+def xllamacpp(file, ids, args):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools" / "peer"))
+    import llama_server
+    llama = llama_server.server(file, args.prompt + args.decode + 8, args.threads)
 
-    def best(_=None):
-        return model.sample(temp=0.0)
-
-    def prefill():
-        model.reset()
-        model.eval(ids)
-        return best()
-
-    def decode(token):
-        model.eval([token])
-        return best()
-    return lambda: rates(args, prefill, decode)
+    def run():
+        timings = llama_server.complete(llama, ids, args.decode, cache_prompt=False)["timings"]
+        return timings["prompt_per_second"], timings["predicted_per_second"]
+    return run
 
 
 def torch_model(model, ids, args):
@@ -81,7 +74,8 @@ def main():
     parser.add_argument("program", help="gramian")
     parser.add_argument("qqq", type=pathlib.Path, help="folder of the QQQ model")
     parser.add_argument("--plain", type=pathlib.Path, help="folder of the model it was made from")
-    parser.add_argument("--gguf", type=pathlib.Path, help="the same model for llama.cpp")
+    parser.add_argument("--gguf", type=pathlib.Path, action="append", default=[], help="the same model for llama.cpp; may be given again")
+    parser.add_argument("--peer-qqq", type=pathlib.Path, help="folder for GPT-QModel, which reads no int8 head (default: that of QQQ)")
     for name, value in (("threads", 1), ("prompt", 512), ("decode", 64), ("turns", 3), ("vocab", 256)):
         parser.add_argument("--" + name, type=int, default=value, metavar="N")
     args = parser.parse_args()
@@ -90,12 +84,13 @@ def main():
     programs = {"gramian QQQ": gramian(args.program, args.qqq, args)}
     if args.plain:
         programs["gramian bf16"] = gramian(args.program, args.plain, args)
-    for name, maker, model in (("llama_cpp", llama_cpp, args.gguf), ("gptqmodel", gptqmodel, args.qqq),
-                               ("transformers", transformers, args.plain)):
+    peers = [("xllamacpp", xllamacpp, file) for file in args.gguf]
+    peers += [("gptqmodel", gptqmodel, args.peer_qqq or args.qqq), ("transformers", transformers, args.plain)]
+    for name, maker, model in peers:
         if model is None or importlib.util.find_spec(name) is None:
             print(f"# without {name}: {'no model given' if model is None else 'this Python has none'}")
             continue
-        programs[name] = maker(model, ids, args)
+        programs[f"{name} {model.stem if maker is xllamacpp else ''}".strip()] = maker(model, ids, args)
     found = {name: [] for name in programs}
     for _ in range(args.turns):
         for name, run in programs.items():
