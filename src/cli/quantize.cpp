@@ -105,6 +105,17 @@ void add_quantize(CLI::App& app, Ranks* ranks) {
   verb.add_option("--calibration", flags->calibration,
                   "Calibration rows: .txt, .jsonl or .safetensors (input_ids)");
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128, or all of a file of ready rows");
+  verb.add_option(
+          "--held-out", job.held_out,
+          "Set this many calibration rows aside: each finished layer is tried on them, in the original "
+          "and in the quantized form, and one that loses much is warned of at once")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  verb.add_option(
+          "--held-out-limit", job.held_out_limit,
+          "Share of its output that a layer or linear layer may lose on held-out rows without a warning")
+      ->check(number_between(0, 1e6))
+      ->capture_default_str();
   verb.add_option("--batch", job.batch, "Calibration rows per forward")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

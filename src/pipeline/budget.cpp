@@ -58,8 +58,14 @@ struct Moment {
 class Estimate {
  public:
   Estimate(const Model& model, const std::vector<LayerProbe>& layers, const Tokens& tokens,
-           const CalibratorOptions& calibrator, int64_t base, const Linear* head)
-      : model_(model), layers_(layers), tokens_(tokens), calibrator_(calibrator), base_(base), head_(head) {}
+           const CalibratorOptions& calibrator, int64_t base, int64_t held_out, const Linear* head)
+      : model_(model),
+        layers_(layers),
+        tokens_(tokens),
+        calibrator_(calibrator),
+        base_(base),
+        held_out_(held_out),
+        head_(head) {}
 
   // The moment with the most memory.
   Moment worst(const Mode& mode, int64_t wave) const {
@@ -122,6 +128,10 @@ class Estimate {
                                   {"weights of the layer", layer.weight_bytes},
                                   {"activations that wait", waiting(mode, layer)},
                                   {"buffers", kLaneSlack * calibrator_.lanes}};
+    // Four sets of them between layers, and one that waits inside one.
+    if (held_out_ > 0)
+      parts.push_back(
+          {"held-out rows", scaled(4 * layer.hidden_per_token + layer.live_per_token(), held_out_)});
     if (pause.expert) parts.push_back({"open experts", wave * pause.expert_weight_bytes});
     if (pause.expert && calibrator_.all_experts && !mode.spill)
       parts.push_back({"rows of open experts", wave * scaled(row_bytes(pause), tokens_.total)});
@@ -171,6 +181,7 @@ class Estimate {
   Tokens tokens_;
   CalibratorOptions calibrator_;
   int64_t base_;
+  int64_t held_out_;    // tokens
   const Linear* head_;  // nullptr: not quantized
 };
 
@@ -196,7 +207,7 @@ bool allowed(const Mode& mode, Activations activations) {
 
 // Seconds of the whole job from what single layers took.
 void add_seconds(BudgetPlan& plan, const std::vector<LayerProbe>& kinds, const std::vector<size_t>& kind_of,
-                 const SolveSpeed& speed, const QuantizePlan& modules, const Tokens& tokens,
+                 const SolveSpeed& speed, const QuantizePlan& modules, const Tokens& tokens, int64_t held_out,
                  Sequential sequential) {
   for (size_t i = 0; i < kind_of.size(); ++i) {
     const LayerProbe& layer = kinds[kind_of[i]];
@@ -205,7 +216,9 @@ void add_seconds(BudgetPlan& plan, const std::vector<LayerProbe>& kinds, const s
     if (sequential == Sequential::subset && plan.waiting == Waiting::replay)
       passes = 1 + static_cast<double>(layer.pauses.size()) / 2;
     plan.forward_seconds += layer.forward_seconds_per_token * passes * static_cast<double>(tokens.total);
-    plan.statistics_seconds += layer.statistics_seconds_per_token * static_cast<double>(tokens.total);
+    plan.forward_seconds += layer.forward_seconds_per_token * 3 * static_cast<double>(held_out);
+    plan.statistics_seconds +=
+        layer.statistics_seconds_per_token * static_cast<double>(tokens.total + held_out);
     for (const PlannedModule& module : modules.layers[i]) {
       if (!module.quantize) continue;
       plan.solve_seconds += speed.solve_seconds(module.linear.out_features, module.linear.in_features);
@@ -247,7 +260,7 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
   model.drop_embedding();
   const int64_t base = resident_bytes();
   const Linear* const head = modules.has_head ? &modules.layers.back()[0].linear : nullptr;
-  const Estimate estimate(model, kinds, tokens, calibrator, base, head);
+  const Estimate estimate(model, kinds, tokens, calibrator, base, options.held_out_tokens, head);
   int64_t wave_most = 1, expert_bytes = 0;
   for (const LayerProbe& layer : kinds) {
     for (const PauseProbe& pause : layer.pauses) {
@@ -288,7 +301,7 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
                     " MiB, allowed are ", *options.memory_bytes >> 20, " MiB"),
                 "allow more memory, or take a smaller --batch, shorter or fewer rows or fewer --lanes");
   }
-  add_seconds(plan, kinds, kind_of, speed, modules, tokens, calibrator.sequential);
+  add_seconds(plan, kinds, kind_of, speed, modules, tokens, options.held_out_tokens, calibrator.sequential);
   if (head != nullptr) {
     plan.factor_seconds += speed.factor_seconds(head->in_features);
     plan.solve_seconds += speed.solve_seconds(head->out_features, head->in_features);

@@ -25,6 +25,7 @@ struct BudgetOptions {
   // Bound of the process's resident memory, mapped pages included; without it nothing is bounded.
   std::optional<int64_t> memory_bytes = std::nullopt;
   Activations activations = Activations::automatic;
+  int64_t held_out_tokens = 0;  // of rows that each layer is tried on (pipeline/held_out.h)
   // Where waiting activations may be put into a file.
   std::filesystem::path scratch = {};
 };

@@ -77,6 +77,9 @@ class Calibrator {
   bool load(const std::filesystem::path& folder, const std::string& digest);
   // What save() would write.
   int64_t hidden_bytes() const;
+  // The same, per batch, and another such set in its place. For batches that wait in memory.
+  const std::vector<at::Tensor>& hidden() const noexcept { return hidden_; }
+  void set_hidden(std::vector<at::Tensor> hidden) { hidden_ = std::move(hidden); }
 
   int64_t tokens() const noexcept { return tokens_; }
   // Products of one batch with one linear layer made so far. Suspended batches make each once.

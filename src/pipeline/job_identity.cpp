@@ -84,10 +84,14 @@ Json options_of(const QuantizeJob& job, const Subject& subject) {
       {"shard-bytes", job.shard_bytes_max}};
 }
 
-Json rows_of(const RowSet& set) {
+Json rows_of(const std::vector<TokenRow>& rows) {
   std::string all;
-  for (const TokenRow& row : set.rows) all += digest(std::as_bytes(std::span(row)));
-  return {{"rows", set.rows.size()}, {"tokens", set.tokens}, {"content", digest(all)}};
+  size_t tokens = 0;
+  for (const TokenRow& row : rows) {
+    all += digest(std::as_bytes(std::span(row)));
+    tokens += row.size();
+  }
+  return {{"rows", rows.size()}, {"tokens", tokens}, {"content", digest(all)}};
 }
 
 // Of each weight file, for a source that nobody read through.
@@ -108,7 +112,8 @@ Json job_identity(const QuantizeJob& job, const Prepared& ready) {
   Json identity;
   identity["program"] = {{"version", GRAMIAN_VERSION}, {"cpu level", name(cpu_level())}};
   identity["options"] = options_of(job, ready.subject);
-  identity["rows"] = rows_of(ready.rows);
+  identity["rows"] = rows_of(ready.rows.rows);
+  if (!ready.held_out.empty()) identity["held-out rows"] = rows_of(ready.held_out);
   identity["config"] = {{"config.json", digest(ready.subject.checkpoint->config().dump())}};
   identity["weights"] = ready.digests.empty() ? stamps_of(*ready.subject.checkpoint) : Json(ready.digests);
   return identity;

@@ -19,12 +19,19 @@ void LayerRecord::add(const LayerRecord& other) {
 }
 
 Json LayerRecord::to_json() const {
-  return {{"modules", modules},     {"starved_experts", starved_experts},
-          {"fallbacks", fallbacks}, {"linear_multiplications", linear_multiplications},
-          {"sums", sums},           {"accumulations", accumulations},
-          {"adopted", adopted},     {"parked_bytes", parked_bytes},
-          {"seconds", seconds},     {"stages", stages},
-          {"digests", digests},     {"input_digest", input_digest}};
+  return {{"modules", modules},
+          {"starved_experts", starved_experts},
+          {"fallbacks", fallbacks},
+          {"linear_multiplications", linear_multiplications},
+          {"sums", sums},
+          {"accumulations", accumulations},
+          {"adopted", adopted},
+          {"parked_bytes", parked_bytes},
+          {"seconds", seconds},
+          {"stages", stages},
+          {"digests", digests},
+          {"held_out", held_out},
+          {"input_digest", input_digest}};
 }
 
 LayerRecord LayerRecord::from_json(const Json& json, const std::string& where) {
@@ -41,6 +48,7 @@ LayerRecord LayerRecord::from_json(const Json& json, const std::string& where) {
     json.at("seconds").get_to(record.seconds);
     for (const auto& [stage, seconds] : json.at("stages").items()) seconds.get_to(record.stages[stage]);
     for (const auto& [name, digest] : json.at("digests").items()) digest.get_to(record.digests[name]);
+    record.held_out = json.at("held_out");
     json.at("input_digest").get_to(record.input_digest);
     return record;
   } catch (const nlohmann::json::exception&) {

@@ -22,6 +22,7 @@ struct LayerRecord {
   double seconds = 0;
   std::map<std::string, double> stages;        // seconds
   std::map<std::string, std::string> digests;  // of the tensors written
+  nlohmann::ordered_json held_out;             // of the report; null without held-out rows
   std::string input_digest;  // of the activations that enter the next layer; empty: not kept
 
   // Adds counts and seconds, appends lists; digests stay.

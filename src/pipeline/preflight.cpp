@@ -52,14 +52,6 @@ class Preflight {
     ready_.rows = std::move(rows);
     checkpoint_ = ready_.subject.checkpoint;
     check_names();
-    problems_.check([&] {
-      if (ready_.method == nullptr || !ready_.method->calibrated() ||
-          ready_.method->statistic == Statistic::hessian)
-        return;
-      throw Error(ErrorKind::unsupported, "--method",
-                  str("method ", job_.method, " needs statistics that are not taken through a model's hooks"),
-                  "save the model and quantize its folder");
-    });
     problems_.check([&] { resolve_on_cpu(job_.accumulation, ready_.subject.dtype); });
     check_output();
     problems_.check([&] { refuse_quantized(*checkpoint_); });
@@ -154,6 +146,7 @@ class Preflight {
       if (!fs::exists(job_.source / "config.json") && !gguf::is_model_file(job_.source)) return;
       ready_.rows = load_rows(*job_.calibration, job_.rows, job_.source, log_);
       if (vocab_) refuse_foreign_ids(ready_.rows.rows, *vocab_, *job_.calibration);
+      ready_.held_out = set_aside(ready_.rows, job_.held_out);
     });
   }
 
@@ -183,6 +176,8 @@ class Preflight {
     }
     if (!ready_.method->calibrated() && !job_.statistics.empty())
       log_.warn(str("method ", ready_.method->name, " takes no statistics: --statistics is not used"));
+    if (!ready_.method->calibrated() && job_.held_out > 0)
+      log_.warn(str("method ", ready_.method->name, " takes no calibration: --held-out is not used"));
     if (!job_.unused_options.empty())
       log_.warn(
           str("method ", ready_.method->name, " has no use for ", quote_names(job_.unused_options, 10)));

@@ -25,6 +25,7 @@ struct Prepared {
   std::unique_ptr<const Model> model;  // null for a foreign one
   QuantizePlan plan;
   RowSet rows;                                 // empty for a method without calibration
+  std::vector<TokenRow> held_out;              // set aside from them
   std::map<std::string, std::string> digests;  // of the source's tensors; empty without the scan
 };
 

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "base/resources.h"
 #include "kernels/cpu_level.h"
+#include "pipeline/held_out.h"
 #include "pipeline/job_identity.h"
 #include "pipeline/journal.h"
 #include "pipeline/model_forward.h"
@@ -48,24 +49,38 @@ fs::path scratch_folder(const QuantizeJob& job) {
 }
 
 // Plans, and sets in `calibrator` what the plan decides.
-BudgetPlan plan_memory(const QuantizeJob& job, const Model& model, const QuantizePlan& plan,
-                       const std::vector<TokenRow>& rows, CalibratorOptions& calibrator, ThreadPool& pool) {
+BudgetPlan plan_memory(const QuantizeJob& job, const Prepared& ready, const std::vector<TokenRow>& rows,
+                       CalibratorOptions& calibrator, ThreadPool& pool) {
   if (job.budget.memory_bytes) return_freed_memory();
   BudgetOptions options = job.budget;
   options.scratch = scratch_folder(job);
-  BudgetPlan budget = plan_budget(model, plan, rows, calibrator, plan.solve, options, pool);
+  const bool writes = job.ranks == nullptr || job.ranks->writes();
+  for (const TokenRow& row : ready.held_out)
+    options.held_out_tokens += writes ? static_cast<int64_t>(row.size()) : 0;
+  BudgetPlan budget =
+      plan_budget(*ready.model, ready.plan, rows, calibrator, ready.plan.solve, options, pool);
   calibrator.waiting = budget.waiting;
   if (budget.spill) calibrator.spill = options.scratch;
   calibrator.expert_wave = budget.expert_wave;
   return budget;
 }
 
-void say(const BudgetPlan& plan, Log& log) {
+// Of the first rank where there are several, which has most rows.
+Json plan_json(const BudgetPlan& plan, const QuantizeJob& job) {
+  Json json = to_json(plan);
+  json["ranks"] = job.ranks == nullptr ? 1 : job.ranks->size();
+  return json;
+}
+
+void say(const BudgetPlan& plan, const QuantizeJob& job, Log& log) {
   std::string parts;
   for (const MemoryPart& part : plan.parts)
     parts += str(parts.empty() ? "" : ", ", part.what, " ", human_bytes(static_cast<double>(part.bytes)));
-  log.info(str("memory: about ", human_bytes(static_cast<double>(plan.peak_bytes)), " at ", plan.worst, " (",
-               parts, "); activations wait: ", to_json(plan).at("activations").get<std::string>()));
+  const int ranks = job.ranks == nullptr ? 1 : job.ranks->size();
+  log.info(
+      str(ranks == 1 ? std::string("memory: about ") : str("memory of each of ", ranks, " ranks: about "),
+          human_bytes(static_cast<double>(plan.peak_bytes)), " at ", plan.worst, " (", parts,
+          "); activations wait: ", to_json(plan).at("activations").get<std::string>()));
   log.info(str("time: about ", fixed(plan.seconds(), 0), " s"));
 }
 
@@ -78,7 +93,7 @@ void say_sharing(const Json& shared, Log& log) {
                                         : ""));
 }
 
-Json dry_run_report(const Prepared& ready, const std::optional<BudgetPlan>& budget) {
+Json dry_run_report(const QuantizeJob& job, const Prepared& ready, const std::optional<BudgetPlan>& budget) {
   const QuantizePlan& plan = ready.plan;
   Json json;
   json["dry_run"] = true;
@@ -91,7 +106,7 @@ Json dry_run_report(const Prepared& ready, const std::optional<BudgetPlan>& budg
   uint64_t bytes = 0;
   for (const PlannedTensor& tensor : plan.tensors) bytes += bytes_of(tensor);
   json["weight_bytes"] = bytes;
-  json["plan"] = budget ? to_json(*budget) : Json(nullptr);
+  json["plan"] = budget ? plan_json(*budget, job) : Json(nullptr);
   return json;
 }
 
@@ -112,7 +127,8 @@ using Clock = std::chrono::steady_clock;
 // A job whose checks are done; `forward` is made when it is needed.
 Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shared,
          const std::optional<BudgetPlan>& budget,
-         const std::function<std::unique_ptr<LayerForward>()>& make_forward, Clock::time_point start,
+         const std::function<std::unique_ptr<LayerForward>()>& make_forward,
+         const std::function<std::unique_ptr<HeldOut>()>& make_held_out, Clock::time_point start,
          ThreadPool& pool, Log& log) {
   const Method& method = *ready.method;
   const bool writes = job.ranks == nullptr || job.ranks->writes();
@@ -127,7 +143,7 @@ Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shar
                             {"lanes", job.lanes},
                             {"threads", pool.threads()},
                             {"cpu_level", name(cpu_level())}});
-  if (budget) telemetry.event("plan", to_json(*budget));
+  if (budget) telemetry.event("plan", plan_json(*budget, job));
   const Json identity = job_identity(job, ready);
   std::optional<Journal> journal;
   if (writes) {
@@ -141,6 +157,7 @@ Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shar
   }
   const auto work = [&] {
     QuantizeRun run(job, ready, shared, journal ? &*journal : nullptr, telemetry, pool, log);
+    if (writes && !ready.held_out.empty()) run.hold_out(make_held_out());
     if (statistics) {
       run.from_statistics(*statistics);
     } else if (method.calibrated()) {
@@ -157,7 +174,7 @@ Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shar
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     report["seconds"] = seconds + run.earlier_seconds();
     report["peak_rss_bytes"] = peak_rss_bytes();
-    report["plan"] = budget ? to_json(*budget) : Json(nullptr);
+    report["plan"] = budget ? plan_json(*budget, job) : Json(nullptr);
     run.commit(report);
     return report;
   };
@@ -192,12 +209,13 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   std::vector<TokenRow> rows;
   if (ready.method->calibrated()) {
     rows = job.ranks == nullptr ? ready.rows.rows : rows_of_rank(ready.rows.rows, job.batch, *job.ranks);
-    budget = plan_memory(job, model, ready.plan, rows, calibrator, pool);
-    say(*budget, log);
+    budget = plan_memory(job, ready, rows, calibrator, pool);
+    say(*budget, job, log);
   }
-  if (job.dry_run) return dry_run_report(ready, budget);
+  if (job.dry_run) return dry_run_report(job, ready, budget);
   const auto forward = [&] { return std::make_unique<ModelForward>(model, rows, calibrator, job.ranks); };
-  return run(job, ready, shared, budget, forward, start, pool, log);
+  const auto held_out = [&] { return std::make_unique<HeldOut>(model, ready.held_out, calibrator); };
+  return run(job, ready, shared, budget, forward, held_out, start, pool, log);
 }
 
 Json quantize(const QuantizeJob& given, Subject subject, RowSet rows, const MakeForward& forward,
@@ -207,11 +225,11 @@ Json quantize(const QuantizeJob& given, Subject subject, RowSet rows, const Make
   const tensor::InferenceScope inference;
   const Prepared ready = prepare(job, std::move(subject), std::move(rows), pool, log);
   const SharedInputs shared(ready.subject, ready.plan, {job.shared_inputs, !job.statistics.empty()});
-  if (job.dry_run) return dry_run_report(ready, std::nullopt);
+  if (job.dry_run) return dry_run_report(job, ready, std::nullopt);
   const auto make = [&] {
     return forward([&](const std::vector<Linear*>& pause) { return shared.sums(pause); });
   };
-  return run(job, ready, shared, std::nullopt, make, start, pool, log);
+  return run(job, ready, shared, std::nullopt, make, {}, start, pool, log);
 }
 
 }  // namespace gramian

@@ -43,6 +43,10 @@ struct QuantizeJob {
   bool compat_gptqmodel = false;
   std::optional<std::filesystem::path> calibration;
   RowOptions rows;
+  // Rows of the calibration that are set aside: each finished layer is tried on them (pipeline/held_out.h). 0: none.
+  int64_t held_out = 0;
+  double held_out_limit =
+      0.3;  // above which a layer or linear layer is warned of, a share of its output's norm
   int64_t batch = 8;
   int lanes = 1;
   std::string dtype = "auto";

@@ -70,6 +70,7 @@ Json QuantizeRun::report() const {
   json["experts"] = job_.all_experts ? "all" : "routed";
   json["min_expert_tokens"] = job_.min_expert_tokens;
   json["experts_below_minimum"] = total.starved_experts;
+  json["held_out"] = held_out_report();
   json["skipped"] = plan_.skipped();
   json["bits_per_weight"] =
       static_cast<double>(plan_.packed_bits()) / static_cast<double>(plan_.quantized_weights());

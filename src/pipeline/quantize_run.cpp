@@ -93,6 +93,7 @@ void QuantizeRun::from_statistics(const StatisticsFile& statistics) {
       for (Linear& module : modules) readers.push_back(&module);
       solve_pause(i, statistics.read(readers));
     }
+    if (i < plan_.decoder_layers()) prove(i);
     finish_layer(nullptr);
   }
 }
@@ -223,6 +224,7 @@ void QuantizeRun::run_new(size_t index, LayerForward& forward) {
   now_.linear_multiplications = after.linear_multiplications - before.linear_multiplications;
   now_.accumulations = after.accumulations - before.accumulations;
   now_.parked_bytes = after.parked_bytes - before.parked_bytes;
+  prove(index);
   finish_layer(&forward);
 }
 
@@ -302,6 +304,8 @@ void QuantizeRun::say_layer(size_t layer) const {
     worst =
         str(", most lost in ", module.at("name").get<std::string>(), " (", fixed(100 * largest, 2), " %)");
   }
+  if (!record.held_out.is_null() && record.held_out.at("error").is_number())
+    worst += str(", ", fixed(100 * record.held_out.at("error").get<double>(), 2), " % off on held-out rows");
   const std::optional<double> left = job_progress().seconds_left;
   log_.info(str("layer ", layer + 1, " of ", plan_.layers.size(), ": ", fixed(record.seconds, 1), " s", worst,
                 left ? str("; ", fixed(*left, 0), " s left") : ""));

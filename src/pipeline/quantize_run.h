@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/watchdog.h"
+#include "pipeline/held_out.h"
 #include "pipeline/journal.h"
 #include "pipeline/layer_forward.h"
 #include "pipeline/layer_record.h"
@@ -43,6 +44,8 @@ class QuantizeRun {
   void keep_statistics(const std::string& identity);
   // With the statistics of an earlier job instead of a forward.
   void from_statistics(const StatisticsFile& statistics);
+  // From now on, beside calibrated() and from_statistics() alike; those that earlier runs have finished are run again first.
+  void hold_out(std::unique_ptr<HeldOut> rows);
   Json report() const;
   // Completes the checkpoint and reads it back.
   void finish();
@@ -106,6 +109,10 @@ class QuantizeRun {
   float largest_shared(size_t layer, const PlannedModule& module);
   void note(size_t layer, const Outcome& outcome, const PlannedModule& planned, double solve_seconds,
             double write_seconds);
+  // The held-out rows behind the layer in work.
+  void prove(size_t layer);
+  HeldOut::Stored as_stored(size_t layer) const;
+  Json held_out_report() const;
   void verify_output();
 
   const QuantizeJob& job_;
@@ -120,6 +127,7 @@ class QuantizeRun {
   Log& log_;
   std::optional<OutputFolder> output_;  // of the rank that writes
   std::unique_ptr<StatisticsWriter> new_statistics_;
+  std::unique_ptr<HeldOut> held_out_;  // of the rank that writes; null: none
   Progress progress_;
   Watchdog watchdog_;
   Metrics metrics_;

@@ -83,9 +83,9 @@ QuantizeRun::Outcome QuantizeRun::solve(size_t layer, const PlannedModule& modul
     const SolveSettings settings = {*module.format, module.solve, module.fallback, lacking, largest};
     return solve_module(source, input, settings, pool_);
   });
-  const double error =
-      input.tokens == 0 ? std::nan("")
-                        : timed(now_.stages["error"], [&] { return relative_error(source, solved, input); });
+  const double error = input.tokens == 0 ? std::nan("") : timed(now_.stages["error"], [&] {
+    return relative_error(source.weight, solved.decoded.weight, input);
+  });
   const std::string method = solved.quantized.fallback.empty() ? job_.method
                              : nvfp4                           ? std::string("nvfp4_mse")
                                                                : to_text(module.fallback.strategy);

@@ -85,8 +85,19 @@ TokenRow template_prefix(const Tokenizer& tokenizer) {
   return {whole.begin(), std::search(whole.begin(), whole.end(), text.begin(), text.end())};
 }
 
+RowSet whole_text(const fs::path& path, TokenRow row, const Tokenizer& tokenizer) {
+  const TokenRow stream = encode(tokenizer, read_text(path), path.string(), {.parse_special = false});
+  if (stream.empty()) throw Error(ErrorKind::invalid_argument, path.string(), "holds no token", "give text");
+  row.insert(row.end(), stream.begin(), stream.end());
+  RowSet set;
+  set.rows.push_back(std::move(row));
+  set.policy = "one row of the whole text";
+  return set;
+}
+
 RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenizer& tokenizer, Log& log) {
   const TokenRow prefix = template_prefix(tokenizer);
+  if (options.whole) return whole_text(path, prefix, tokenizer);
   const int64_t payload = options.sequence_length - static_cast<int64_t>(prefix.size());
   if (payload <= 0) {
     throw Error(ErrorKind::invalid_argument, "--sequence-length",
@@ -245,7 +256,8 @@ RowSet json_rows(const fs::path& path, const RowOptions& options, const fs::path
     } else {
       used.push_back(&json);
     }
-    const auto length = static_cast<size_t>(options.sequence_length);
+    const size_t length =
+        options.whole ? std::max<size_t>(row.size(), 1) : static_cast<size_t>(options.sequence_length);
     if (row.size() > length) ++set.split;
     for (size_t at = 0; at < row.size(); at += length) {
       all.emplace_back(row.begin() + static_cast<int64_t>(at),
@@ -259,9 +271,10 @@ RowSet json_rows(const fs::path& path, const RowOptions& options, const fs::path
        choose(available, rows_to_take(path, available, options, log), options.seed, false)) {
     set.rows.push_back(std::move(all[static_cast<size_t>(i)]));
   }
-  set.policy =
-      str("JSON rows of at most ", options.sequence_length, " tokens, longer ones split, ",
-          template_policy(used, tokenizer), options.seed ? ", chosen at random" : ", from the start");
+  set.policy = str(
+      options.whole ? std::string("whole JSON rows, ")
+                    : str("JSON rows of at most ", options.sequence_length, " tokens, longer ones split, "),
+      template_policy(used, tokenizer), options.seed ? ", chosen at random" : ", from the start");
   return set;
 }
 
@@ -336,6 +349,26 @@ ReadyRows read_ready_rows(const fs::path& path) {
   return ready;
 }
 
+std::vector<TokenRow> set_aside(RowSet& set, int64_t count) {
+  const auto all = static_cast<int64_t>(set.rows.size());
+  if (count == 0) return {};
+  if (count >= all) {
+    throw Error(ErrorKind::invalid_argument, "--held-out",
+                str(count, " of ", all, " rows leave none to calibrate on"),
+                "set fewer aside, or give more rows");
+  }
+  std::vector<TokenRow> aside, rest;
+  for (int64_t row = 0; row < all; ++row) {
+    const auto taken = static_cast<int64_t>(aside.size());
+    const bool take = taken < count && row == (2 * taken + 1) * all / (2 * count);
+    (take ? aside : rest).push_back(std::move(set.rows[static_cast<size_t>(row)]));
+    if (take) set.tokens -= static_cast<int64_t>(aside.back().size());
+  }
+  set.rows = std::move(rest);
+  set.policy += str("; ", count, " more are held out");
+  return aside;
+}
+
 void refuse_foreign_ids(const std::vector<TokenRow>& rows, int64_t vocab, const fs::path& path) {
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto foreign =
@@ -362,7 +395,7 @@ RowSet load_rows(const fs::path& path, const RowOptions& options, const fs::path
                 "give a .txt, .jsonl or .safetensors file");
   }
   set.asked = options.samples;
-  if (extension != ".safetensors") set.sequence_length = options.sequence_length;
+  if (extension != ".safetensors" && !options.whole) set.sequence_length = options.sequence_length;
   for (const TokenRow& row : set.rows) set.tokens += static_cast<int64_t>(row.size());
   return set;
 }

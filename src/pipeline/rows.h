@@ -31,6 +31,8 @@ struct RowOptions {
   int64_t samples_default = 128;  // 0: all
   // Chooses rows of .txt and .jsonl at random instead of evenly or from the start.
   std::optional<uint64_t> seed = std::nullopt;
+  // Rows are not cut: a .txt is one row, a line of .jsonl too; `sequence_length` is not used.
+  bool whole = false;
   // Accept less than half of `samples`.
   bool allow_fewer = false;
 };
@@ -49,6 +51,9 @@ struct RowSet {
 // invalid_argument or corrupt_data with file and line.
 RowSet load_rows(const std::filesystem::path& path, const RowOptions& options,
                  const std::filesystem::path& model, Log& log);
+
+// Takes `count` rows out of `set`, evenly: number floor((2 i + 1) n / (2 count)). Throws invalid_argument when none would be left.
+std::vector<TokenRow> set_aside(RowSet& set, int64_t count);
 
 // Throws invalid_argument naming `path`, row and position of the first token id that is not in [0, vocab): to be called
 // before a model is loaded or run for these rows.

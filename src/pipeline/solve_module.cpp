@@ -77,14 +77,14 @@ SolvedModule solve_module(const PackSource& source, const InputStatistic& input,
   return solved;
 }
 
-double relative_error(const PackSource& source, const SolvedModule& solved, const InputStatistic& input) {
+double relative_error(const at::Tensor& weight, const at::Tensor& decoded, const InputStatistic& input) {
   constexpr int64_t kRowsMax = 128;
-  const int64_t n = source.weight.size(0), rows = std::min(n, kRowsMax);
+  const int64_t n = weight.size(0), rows = std::min(n, kRowsMax);
   std::vector<int64_t> chosen;
   for (int64_t i = 0; i < rows; ++i) chosen.push_back(i * n / rows);
   const at::Tensor index = tensor::wrap(chosen.data(), {rows}, at::kLong, nullptr);
-  const at::Tensor weight = source.weight.index_select(0, index).to(at::kFloat);
-  const at::Tensor error = weight.sub(solved.decoded.weight.index_select(0, index));
+  const at::Tensor some = weight.index_select(0, index).to(at::kFloat);
+  const at::Tensor error = some.sub(decoded.index_select(0, index).to(at::kFloat));
   const auto energy = [&](const at::Tensor& x) {
     if (input.hessian.defined()) return x.matmul(input.hessian).mul_(x).sum(at::kDouble).item<double>();
     if (!input.blocks.defined()) return std::nan("");
@@ -92,7 +92,7 @@ double relative_error(const PackSource& source, const SolvedModule& solved, cons
     return parts.matmul(input.blocks).mul_(parts).sum(at::kDouble).item<double>();
   };
   // H is not negative; rounding may make the sum so where the error is next to nothing.
-  return std::sqrt(std::max(energy(error), 0.0) / energy(weight));
+  return std::sqrt(std::max(energy(error), 0.0) / energy(some));
 }
 
 std::shared_ptr<const LinearOp> replacement(const SolvedModule& solved, const PackSource& source,

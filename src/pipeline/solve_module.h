@@ -44,11 +44,11 @@ struct SolveSettings {
 SolvedModule solve_module(const PackSource& source, const InputStatistic& input,
                           const SolveSettings& settings, ThreadPool& pool);
 
-// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, Q decoded from what is stored, and H of the module's input, [K, K] or the blocks
-// on its diagonal: the root of the share of the output's energy that is lost on the calibration rows, bias (and what blocks
+// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, W `weight` [N, K], Q `decoded` from what is stored, and H of the module's input, [K, K] or the blocks
+// on its diagonal: the root of the share of the output's energy that is lost on the rows behind the statistic, bias (and what blocks
 // have to do with each other) apart. Taken over at most 128 output rows, number floor(i · N / 128), in f32 with sums in f64.
 // NaN where W H Wᵀ is 0, or without a statistic.
-double relative_error(const PackSource& source, const SolvedModule& solved, const InputStatistic& input);
+double relative_error(const at::Tensor& weight, const at::Tensor& decoded, const InputStatistic& input);
 
 // The dense layer that batches go on with, in `dtype`: the weight decoded from what is stored, or code · scale rounded to
 // the source's type under compat.

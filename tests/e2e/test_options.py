@@ -248,14 +248,14 @@ class Quantize(e2e.GramianTestCase):
                              "--lm-head-bits", "--untie", "--recipe", "--target",
                              "--calibration", "--lanes", "--compat", "--skip-unfit", "--skip-scan", "--force", "--sequential", "--memory",
                              "--activations", "--scratch", "--min-expert-tokens", "--experts", "--dry-run", "--hessian-input-dtype", 
-                             "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--metrics", "--watchdog", "--resume",
+                             "--staging-dtype", "--chunk-size", "--chunk-bytes", "--statistics", "--telemetry", "--metrics", "--watchdog", "--resume", "--held-out", "--held-out-limit",
                              "--no-shared-inputs", *forward, *rows],
-                "eval": ["--text", "--rows", "--reference", "--reference-states", "--per-row", "--adapter", *forward, *rows],
+                "eval": ["--text", "--rows", "--reference", "--reference-states", "--per-row", "--window", "--stride", "--adapter", *forward, *rows],
                 "compare": ["--text", "--rows", "--reference", "--reference-states", *forward, *rows], "logits": ["--input", "--output", "--adapter", *forward],
                 "inspect": ["--cpu", "--plan", "--recipe"],
                 "rotate": ["--output", "--only", "--seed", "--force"],
                 "smooth": ["--output", "--calibration", "--alpha", "--force", "--batch", "--dtype", *rows],
-                "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output", "--telemetry"]}.items():
+                "probe": ["--text", "--tree", "--experts", "--dtype", "--treat-as-tied"], "verify": [], "demo": ["--model", "--output", "--page", "--prompt", *rows], "report": ["--output", "--telemetry", "--evaluation", "--reference", "--prompt", "--text"]}.items():
             result = self.ok(verb, "--help")
             for flag in [*flags, *common]:
                 self.assertIn(flag, result.out, verb)

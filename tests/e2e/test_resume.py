@@ -118,9 +118,10 @@ class Interrupted(e2e.GramianTestCase):
         for name, flags, model in (("subset", (), self.model), ("rtn", ("--method", "rtn"), self.model),
                                    ("layer", ("--sequential", "layer"), self.model),
                                    ("none", ("--sequential", "none"), self.model),
-                                   ("compat", ("--compat", "gptqmodel"), self.model),
+                                   ("compat", ("--compat", "gptqmodel", "--held-out", "2"), self.model),
                                    ("spill", ("--activations", "spill"), self.model),
-                                   ("mixture", (), self.mixture), ("streams", (), self.streams),
+                                   ("mixture", ("--held-out", "2"), self.mixture),
+                                   ("streams", ("--held-out", "2"), self.streams),
                                    ("bf16", ("--dtype", "bfloat16"), self.mixture)):
             with self.subTest(name):
                 expected, base = self.unbroken(*flags, name=name, model=model)
@@ -132,6 +133,7 @@ class Interrupted(e2e.GramianTestCase):
                             shutil.rmtree(folder)
                     report, messages = self.go_on(out, *flags, model=model)
                     self.assertEqual(content(out), content(expected))
+                    self.assertEqual(report["held_out"], base["held_out"])
                     # Compat's forward does not follow from what is stored: without activations it begins again.
                     if name == "compat" and not keep:
                         self.assertIsNone(report["resumed_at_layer"])

@@ -37,7 +37,7 @@ class Telemetry(e2e.GramianTestCase):
         return report, [json.loads(line) for line in file.read_text().splitlines()[before:]]
 
     def test_every_event_has_the_documented_fields(self):
-        report, events = self.events("--lanes", "cpu:2")
+        report, events = self.events("--lanes", "cpu:2", "--held-out", "2", "--held-out-limit", "0.01")
         fields = documented()
         self.assertEqual({event["event"] for event in events}, set(fields) - {"resume"})
         for event in events:
@@ -51,7 +51,25 @@ class Telemetry(e2e.GramianTestCase):
                          [module["name"] for module in report["modules"]])
         plan = next(event for event in events if event["event"] == "plan")
         self.assertEqual(plan["peak_bytes"], report["plan"]["peak_bytes"])
-        self.assertEqual({event["tokens"] for event in events if event["event"] == "pause"}, {12 * 40})
+        self.assertEqual({event["tokens"] for event in events if event["event"] == "pause"}, {10 * 40})
+        self.held_out(report, [event for event in events if event["event"] == "held_out"])
+
+    def held_out(self, report, events):
+        """Rows that no statistic saw: a figure for each layer and module, in the report and at once."""
+        of = report["held_out"]
+        self.assertEqual((of["rows"], of["tokens"], of["limit"], report["rows"], report["tokens"]), (2, 80, 0.01, 10, 400))
+        self.assertEqual(of["layers"], [{key: value for key, value in event.items() if key not in ("event", "ts", "seconds")} for event in events])
+        self.assertEqual([layer["layer"] for layer in of["layers"]], [0, 1])
+        self.assertGreater(report["plan"]["parts"]["held-out rows"], 0)
+        self.assertEqual(of["layers"][0]["error"], of["layers"][0]["accumulated"])
+        errors = {module["name"]: module["held_out_error"] for module in report["modules"]}
+        for module in report["modules"]:
+            self.assertTrue(module["relative_error"] / 3 < module["held_out_error"] < module["relative_error"] * 3, module)
+        for layer in of["layers"]:
+            names = [name for name in errors if f"layers.{layer['layer']}." in name]
+            self.assertTrue(0 < layer["error"] < 0.5, layer)
+            self.assertEqual(errors[layer["worst_module"]], max(errors[name] for name in names))
+            self.assertEqual({flagged["module"] for flagged in layer["flagged"]}, {name for name in names if errors[name] > 0.01})
 
     def test_runs_append(self):
         self.events(name="a")
@@ -61,14 +79,17 @@ class Telemetry(e2e.GramianTestCase):
     def test_metrics_and_layers(self):
         """--metrics keeps how far the job is for Prometheus; logs have a line for each layer."""
         file = self.path("gramian.prom")
-        result = self.ok("quantize", self.model, "-o", self.path("out"), "--calibration", self.rows, "--metrics", file, "--memory", "2GiB")
+        result = self.ok("quantize", self.model, "-o", self.path("out"), "--calibration", self.rows, "--metrics", file, "--memory", "2GiB",
+                         "--held-out", "2", "--held-out-limit", "0.001")
         found = dict(re.fullmatch(r'gramian_(\w+)\{output="(?:.*)/out"\} (.*)', line).groups()
                      for line in file.read_text().splitlines() if not line.startswith("#"))
-        expected = {"layers": 2, "finished_layers": 2, "modules": 14, "solved_modules": 14, "fallbacks": 0, "calibration_tokens": 12 * 40,
+        expected = {"layers": 2, "finished_layers": 2, "modules": 14, "solved_modules": 14, "fallbacks": 0, "calibration_tokens": 10 * 40,
                     "seconds_left": 0, "memory_limit_bytes": 2 << 30, "finished": 1}
         self.assertEqual({key: float(found[key]) for key in expected}, expected)
         self.assertGreater(float(found["resident_bytes"]), 1e6)
-        self.assertEqual(len(re.findall(r"^layer [12] of 2: [\d.]+ s, most lost in model\.layers\.[\w.]+ \([\d.]+ %\)", result.err, re.M)), 2, result.err)
+        self.assertEqual(len(re.findall(r"^layer [12] of 2: [\d.]+ s, most lost in model\.layers\.[\w.]+ \([\d.]+ %\), [\d.]+ % off on held-out rows", result.err, re.M)), 2, result.err)
+        self.assertEqual(len(re.findall(r"^warning: layer [01]: its output on held-out rows is [\d.]+ % off; model\.\S+ loses most", result.err, re.M)), 2, result.err)
+        self.refused("quantize", self.model, "-o", self.path("other"), "--calibration", self.rows, "--held-out", "12", says=["--held-out", "leave none"])
         self.refused("quantize", self.model, "-o", self.path("other"), "--calibration", self.rows, "--metrics", self.path("no/file"),
                      says=["no/file"])
 

@@ -110,6 +110,41 @@ TEST_F(RowsTest, WindowsAreTakenEvenly) {
             (Texts{"abc", "mno"}));
 }
 
+TEST_F(RowsTest, WholeTextsAreNotCut) {
+  const RowSet text = load("a.txt", kAlphabet, {.sequence_length = 4, .whole = true});
+  EXPECT_EQ(letters(text), (Texts{std::string("0") + kAlphabet}));
+  EXPECT_EQ(text.tokens, 27);
+  EXPECT_FALSE(text.sequence_length.has_value());
+  const RowSet json =
+      load("a.jsonl", "{\"text\": \"abcdef\"}\n{\"text\": \"gh\"}\n", {.sequence_length = 4, .whole = true});
+  EXPECT_EQ(letters(json), (Texts{"0abcdef", "0gh"}));
+}
+
+TEST(SetAside, TakesRowsEvenlyAndLeavesTheOthers) {
+  const auto numbered = [] {
+    RowSet set;
+    for (int64_t i = 0; i < 10; ++i) set.rows.push_back(TokenRow(static_cast<size_t>(i + 1), i));
+    set.tokens = 55;
+    return set;
+  };
+  RowSet set = numbered();
+  const std::vector<TokenRow> aside = set_aside(set, 3);
+  ASSERT_EQ(aside.size(), 3U);
+  EXPECT_EQ(aside[0][0], 1);  // floor(10 / 6)
+  EXPECT_EQ(aside[1][0], 5);
+  EXPECT_EQ(aside[2][0], 8);
+  EXPECT_EQ(set.rows.size(), 7U);
+  EXPECT_EQ(set.tokens, 55 - 2 - 6 - 9);
+  EXPECT_NE(set.policy.find("3 more are held out"), std::string::npos);
+  for (int64_t count = 1; count < 10; ++count) {
+    RowSet other = numbered();
+    EXPECT_EQ(set_aside(other, count).size(), static_cast<size_t>(count));
+    EXPECT_EQ(other.rows.size(), static_cast<size_t>(10 - count));
+  }
+  EXPECT_EQ(error_of([&] { set_aside(set, 7); }).kind(), ErrorKind::invalid_argument);
+  EXPECT_TRUE(set_aside(set, 0).empty());
+}
+
 TEST_F(RowsTest, OnlyTokensInFrontOfTheTextAreRepeated) {
   EXPECT_EQ(letters(load("a.txt", "abcdef", {.sequence_length = 3}, {"A", "</s>"})), (Texts{"abc", "def"}));
   EXPECT_EQ(letters(load("a.txt", "abcdef", {.sequence_length = 4}, {"<s>", "A", "</s>"})),

@@ -131,16 +131,16 @@ double error_over(const PackSource& source, const SolvedModule& solved, const at
 
 TEST_F(SolveModuleTest, RelativeErrorIsThatOfTheOutputs) {
   const SolvedModule solved = solve(&factor_, kTokens);
-  const double error = relative_error(source_, solved, {.hessian = hessian_});
+  const double error = relative_error(source_.weight, solved.decoded.weight, {.hessian = hessian_});
   EXPECT_NEAR(error, error_over(source_, solved, hessian_, 1), 1e-4 * error);
   // The same from the layer's outputs.
   const auto outputs = [&](const at::Tensor& weight) { return x_.matmul(weight.to(at::kFloat).t()); };
   const at::Tensor exact = outputs(source_.weight);
   EXPECT_NEAR(error, outputs(solved.decoded.weight).sub(exact).norm().div(exact.norm()).item<double>(),
               1e-4 * error);
-  EXPECT_GT(relative_error(source_, solve(nullptr, 0), {.hessian = hessian_}), error);
-  EXPECT_TRUE(
-      std::isnan(relative_error(source_, solved, {.hessian = tensor::zeros({kIn, kIn}, at::kFloat)})));
+  EXPECT_GT(relative_error(source_.weight, solve(nullptr, 0).decoded.weight, {.hessian = hessian_}), error);
+  EXPECT_TRUE(std::isnan(relative_error(source_.weight, solved.decoded.weight,
+                                        {.hessian = tensor::zeros({kIn, kIn}, at::kFloat)})));
 }
 
 TEST_F(SolveModuleTest, RelativeErrorTakes128RowsOfAWideLayer) {
@@ -148,7 +148,7 @@ TEST_F(SolveModuleTest, RelativeErrorTakes128RowsOfAWideLayer) {
   // Rows that are not chosen must not count, nor may the first 128 stand for all.
   source_.weight.slice(0, 1, c10::nullopt, 3).mul_(100.0);
   const SolvedModule solved = solve(&factor_, kTokens);
-  const double error = relative_error(source_, solved, {.hessian = hessian_});
+  const double error = relative_error(source_.weight, solved.decoded.weight, {.hessian = hessian_});
   EXPECT_NEAR(error, error_over(source_, solved, hessian_, 3), 1e-4 * error);
   EXPECT_GT(std::fabs(error - error_over(source_, solved, hessian_, 1)), 1e-3 * error);
 }
