@@ -126,10 +126,12 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
 }
 
 RowSet EvaluationFlags::load(const std::string& verb, const std::string& what, const std::string& folder,
-                             Log& log) const {
+                             Log& log, bool whole) const {
   if (text.empty() == rows_file.empty())
     throw Error(ErrorKind::invalid_argument, verb, "needs exactly one of --text and --rows");
-  RowSet set = load_rows(source(), rows.options(0), folder, log);
+  RowOptions options = rows.options(0);
+  options.whole = whole;
+  RowSet set = load_rows(source(), options, folder, log);
   log.info(str(what, ": ", set.rows.size(), " rows, ", set.tokens, " tokens; ", set.policy));
   return set;
 }

@@ -74,7 +74,9 @@ struct EvaluationFlags {
   RowFlags rows;
   std::filesystem::path source() const { return rows_file.empty() ? text : rows_file; }
   // For a model in `folder`; says what they are, after `what`. Throws invalid_argument unless exactly one of the two was given.
-  RowSet load(const std::string& verb, const std::string& what, const std::string& folder, Log& log) const;
+  // `whole`: rows are not cut, and a .txt is one.
+  RowSet load(const std::string& verb, const std::string& what, const std::string& folder, Log& log,
+              bool whole = false) const;
 };
 void add_evaluation_flags(CLI::App& verb, EvaluationFlags& flags);
 

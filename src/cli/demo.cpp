@@ -6,15 +6,15 @@
 #include "base/file.h"
 #include "base/resources.h"
 #include "cli/common.h"
+#include "cli/continuation.h"
 #include "cli/page.h"
 #include "cli/solve_flags.h"
 #include "eval/evaluate.h"
 #include "eval/report_page.h"
+#include "formats/model_files.h"
 #include "kernels/cpu_level.h"
 #include "pipeline/method.h"
 #include "pipeline/quantize.h"
-#include "runtime/generate.h"
-#include "runtime/generation_config.h"
 #include "tensor/ops.h"
 
 namespace gramian::cli {
@@ -203,15 +203,10 @@ class Demo {
                report.at("seconds"), report.at("peak_rss_bytes"), report);
   }
 
-  // How the model continues the prompt, always choosing the most likely token.
   std::string story(ResidentModel& model) {
-    constexpr int64_t kTokens = 120;
-    const Tokenizer tokenizer(source_ / "tokenizer.json");
-    const GenerationConfig config = read_generation_config(
-        source_, {model.model().checkpoint().config(), (source_ / "config.json").string()});
-    const std::vector<int64_t> ids = tokenizer.encode(flags_.prompt, {.add_special_tokens = true});
-    const GenerateOptions options{.tokens = kTokens, .eos = config.eos};
-    return generate(model, tokenizer, ids, options, [](std::string_view) {}, log_).text;
+    const Tokenizer tokenizer = open_tokenizer(source_);
+    return continuation(model, tokenizer, tokenizer.encode(flags_.prompt, {.add_special_tokens = true}),
+                        log_);
   }
 
   // The demo's own command line, and the ones that do its parts.

@@ -13,6 +13,7 @@ struct Flags {
   ReferenceFlags reference;
   int64_t batch = 8;
   bool per_row = false;
+  int64_t window = 0, stride = 0;
   EvaluationFlags evaluation;
 };
 
@@ -34,17 +35,42 @@ Json per_row(const EvalResult& result) {
   return rows;
 }
 
+Json by_position(const EvalResult& result) {
+  Json parts = Json::array();
+  for (const PositionScore& part : result.by_position())
+    parts.push_back({{"context", {part.low, part.high}},
+                     {"tokens", part.positions},
+                     {"negative_log_likelihood", part.negative_log_likelihood},
+                     {"kl_mean", result.kl ? Json(part.kl) : Json(nullptr)}});
+  return parts;
+}
+
+std::optional<SlidingWindow> window_of(const Flags& flags) {
+  if (flags.window == 0) return std::nullopt;
+  const int64_t stride = flags.stride > 0 ? flags.stride : flags.window / 2;
+  if (stride > flags.window) {
+    throw Error(
+        ErrorKind::invalid_argument, "--stride",
+        str(stride, " is longer than --window ", flags.window, ": tokens between would not be scored"),
+        "give at most the window's length");
+  }
+  return SlidingWindow{flags.window, stride};
+}
+
 void run(const Flags& flags, const Common& common) {
   Log log = common.log();
   const auto pool = common.pool();
   check_reference(flags.reference, flags.evaluation.source());
-  const RowSet rows = flags.evaluation.load("eval", "evaluation", flags.model.folder, log);
+  const std::optional<SlidingWindow> window = window_of(flags);
+  const RowSet rows =
+      flags.evaluation.load("eval", "evaluation", flags.model.folder, log, window.has_value());
 
   ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(rows.rows, model.model().spec().vocab, flags.evaluation.source());
   const auto reference = open_reference(flags.reference, flags.model.open, rows.rows, pool, log);
-  const EvalResult result = evaluate(model, reference->resident(), rows.rows,
-                                     {.batch = flags.batch, .kept = reference->states()}, log);
+  const EvalResult result =
+      evaluate(model, reference->resident(), rows.rows,
+               {.batch = flags.batch, .kept = reference->states(), .window = window}, log);
 
   Json json;
   json["model"] = flags.model.folder;
@@ -54,14 +80,18 @@ void run(const Flags& flags, const Common& common) {
   json["kl_ci95"] = result.kl ? interval(result.kl->low, result.kl->high) : Json(nullptr);
   json["kl_tail"] = result.tail ? kl_tail(*result.tail) : Json(nullptr);
   json["top1_agreement"] = result.kl ? Json(result.top1_agreement) : Json(nullptr);
+  json["window"] = window ? Json(window->length) : Json(nullptr);
+  json["stride"] = window ? Json(window->stride) : Json(nullptr);
+  json["by_position"] = by_position(result);
   if (flags.per_row) json["per_row"] = per_row(result);
   json["rows"] = rows.rows.size();
   json["tokens"] = result.tokens;
   json["seconds"] = result.seconds;
   json["tokens_per_second"] = static_cast<double>(result.tokens) / result.seconds;
   json["peak_rss_bytes"] = peak_rss_bytes();
-  std::string text =
-      str("perplexity ", fixed(result.perplexity, 4), " over ", result.tokens, " predicted tokens\n");
+  std::string text = str(
+      "perplexity ", fixed(result.perplexity, 4), " over ", result.tokens, " predicted tokens",
+      window ? str(", windows of ", window->length, " that slide by ", window->stride) : std::string(), "\n");
   if (result.kl) {
     text +=
         str("KL(reference || model) ", fixed(result.kl->mean, 5), " nats per token, 95 % interval ",
@@ -86,6 +116,17 @@ void add_eval(CLI::App& app) {
   add_reference_flags(verb, flags->reference, "Model folder to compare with", false);
   verb.add_flag("--per-row", flags->per_row, "List every row's mean scores in the document of --json");
   add_evaluation_flags(verb, flags->evaluation);
+  CLI::Option* window =
+      verb.add_option(
+              "--window", flags->window,
+              "Windows of this many tokens that slide over each row (a .txt is one row): every token is "
+              "scored once, with what is before it in its window")
+          ->check(CLI::Range(2, 1 << 24))
+          ->excludes("--sequence-length")
+          ->excludes("--reference-states");
+  verb.add_option("--stride", flags->stride, "By how many tokens they slide (default: half a window)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->needs(window);
   add_batch_flag(verb, flags->batch);
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }

@@ -4,11 +4,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/common.h"
+#include "cli/continuation.h"
 #include "cli/page.h"
 #include "eval/job_page.h"
 #include "eval/report_page.h"
 #include "formats/checkpoint.h"
 #include "formats/json.h"
+#include "formats/model_files.h"
 
 namespace gramian::cli {
 namespace fs = std::filesystem;
@@ -16,7 +18,8 @@ namespace {
 
 struct Flags {
   fs::path document;
-  std::string telemetry;
+  std::string telemetry, evaluation, reference, text;
+  std::vector<std::string> prompts;
   std::string output = "report.html";
 };
 
@@ -25,7 +28,46 @@ bool is_telemetry(const std::string& text) {
   return text.starts_with("{\"event\"") || text.starts_with("{\"ts\"");
 }
 
-std::string page_of(const Flags& flags) {
+// The prompts as ids, each with its text: those given, else the beginnings of a few rows.
+std::vector<std::pair<std::string, std::vector<int64_t>>> prompts_of(const Flags& flags,
+                                                                     const Tokenizer& tokenizer, Log& log) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> prompts;
+  for (const std::string& prompt : flags.prompts)
+    prompts.emplace_back(prompt, tokenizer.encode(prompt, {.add_special_tokens = true}));
+  if (flags.text.empty()) return prompts;
+  constexpr int64_t kTokens = 32, kRows = 3;
+  const RowSet rows =
+      load_rows(flags.text, {.sequence_length = kTokens, .samples_default = kRows}, flags.reference, log);
+  for (const TokenRow& row : rows.rows) prompts.emplace_back(tokenizer.decode(row, true), row);
+  return prompts;
+}
+
+std::vector<ReportStory> stories_of(const Flags& flags, const fs::path& output, const Common& common) {
+  if (flags.prompts.empty() && flags.text.empty()) {
+    throw Error(ErrorKind::invalid_argument, "--reference", "there is nothing to continue",
+                "give --prompt, several times if you like, or --text");
+  }
+  Log log = common.log();
+  const auto pool = common.pool();
+  const Tokenizer tokenizer = open_tokenizer(flags.reference);
+  std::vector<ReportStory> stories;
+  const auto tell = [&](const fs::path& folder, std::string ReportStory::* continued) {
+    ResidentModel model(folder, {}, pool);
+    const auto prompts = prompts_of(flags, tokenizer, log);
+    stories.resize(prompts.size());
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      stories[i].prompt = prompts[i].first;
+      stories[i].*continued = continuation(model, tokenizer, prompts[i].second, log);
+    }
+  };
+  // One model is in memory at a time.
+  tell(flags.reference, &ReportStory::original);
+  tell(output, &ReportStory::quantized);
+  for (ReportStory& story : stories) story.variant = "quantized";
+  return stories;
+}
+
+std::string page_of(const Flags& flags, const Common& common) {
   const bool folder = fs::is_directory(flags.document);
   const fs::path file = folder ? flags.document / kReportName : flags.document;
   if (folder && !fs::exists(file))
@@ -33,11 +75,16 @@ std::string page_of(const Flags& flags) {
                 "name an output of gramian quantize; of an unfinished job the file of its --telemetry");
   const std::string text = read_text(file), where = file.string();
   JobDocument job;
-  if (is_telemetry(text)) {
+  const bool telemetry = is_telemetry(text);
+  if (telemetry) {
     job = read_job_telemetry(text, where);
   } else {
     const Json json = parse_json(text, where);
-    if (!json.is_object() || !json.contains("method")) return report_page(json, where);
+    if (!json.is_object() || !json.contains("method")) {
+      if (flags.evaluation.empty() && flags.reference.empty()) return report_page(json, where);
+      throw Error(ErrorKind::invalid_argument, where, "is no report of a quantization",
+                  "--evaluation and --reference belong to an output of gramian quantize");
+    }
     // What is printed is what is shown.
     job = read_job_report(Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace)), where);
     const fs::path place = fs::weakly_canonical(file).parent_path();
@@ -45,12 +92,22 @@ std::string page_of(const Flags& flags) {
   }
   if (!flags.telemetry.empty())
     job.memory = read_job_telemetry(read_text(flags.telemetry), flags.telemetry).memory;
+  if (!flags.evaluation.empty())
+    job.evaluation =
+        read_evaluation(parse_json(read_text(flags.evaluation), flags.evaluation), flags.evaluation);
+  if (!flags.reference.empty()) {
+    if (telemetry) {
+      throw Error(ErrorKind::invalid_argument, "--reference",
+                  where + " is telemetry, which has no output beside it", "name the output folder");
+    }
+    job.stories = stories_of(flags, fs::weakly_canonical(file).parent_path(), common);
+  }
   return job_page(job, where);
 }
 
 void run(const Flags& flags, const Common& common) {
   check_page(flags.output);
-  write_atomically(flags.output, page_of(flags));
+  write_atomically(flags.output, page_of(flags, common));
   Json json;
   json["output"] = flags.output;
   common.result(json, "page written to " + flags.output + "\n");
@@ -70,6 +127,16 @@ void add_report(CLI::App& app) {
       ->required();
   verb.add_option("--telemetry", flags->telemetry,
                   "Telemetry of the same job, for the line of its memory over time");
+  verb.add_option(
+      "--evaluation", flags->evaluation,
+      "What gramian eval --json printed of the output: perplexity and divergence, also by context");
+  CLI::Option* reference =
+      verb.add_option("--reference", flags->reference,
+                      "Original model folder: how it and the output go on with the same prompts");
+  verb.add_option("--prompt", flags->prompts, "What both are to go on with; may be given several times")
+      ->needs(reference);
+  verb.add_option("--text", flags->text, "Text whose rows begin the prompts: .txt, .jsonl or .safetensors")
+      ->needs(reference);
   verb.add_option("-o,--output", flags->output, "Page to write, one self-contained HTML file")
       ->capture_default_str();
   add_common(verb, common, [flags, common] { run(*flags, *common); });

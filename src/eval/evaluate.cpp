@@ -1,6 +1,7 @@
 #include "eval/evaluate.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 
@@ -16,18 +17,24 @@ at::Tensor log_probabilities(at::Tensor logits) {
   return logits;
 }
 
+void append(std::vector<float>& values, const at::Tensor& more) {
+  const at::Tensor plain = more.to(at::kFloat).contiguous();
+  values.insert(values.end(), plain.const_data_ptr<float>(), plain.const_data_ptr<float>() + plain.numel());
+}
+
 // Adds the scores of positions [0, count) of one row: log q against `targets` [count] and, where it is defined, log p. Takes log_q
 // apart.
 void score(at::Tensor log_q, const at::Tensor& log_p, const at::Tensor& targets, RowScore& row) {
-  row.negative_log_likelihood -= log_q.gather(-1, targets.unsqueeze(-1)).sum(at::kDouble).item<double>();
+  const at::Tensor likelihood = log_q.gather(-1, targets.unsqueeze(-1)).squeeze(-1).neg();
+  row.negative_log_likelihood += likelihood.sum(at::kDouble).item<double>();
+  append(row.likelihood_at, likelihood);
   row.positions += targets.size(0);
   if (!log_p.defined()) return;
   row.agreed += log_p.argmax(-1).eq(log_q.argmax(-1)).sum().item<int64_t>();
   log_q.neg_().add_(log_p);  // log p - log q
   const at::Tensor kl = log_q.mul_(log_p.exp()).sum({-1}, false, at::kDouble);
   row.kl += kl.sum().item<double>();
-  const at::Tensor at = kl.to(at::kFloat).contiguous();
-  row.kl_at.insert(row.kl_at.end(), at.const_data_ptr<float>(), at.const_data_ptr<float>() + at.numel());
+  append(row.kl_at, kl);
 }
 
 // The smallest value that a share p of the sorted ones does not exceed.
@@ -77,6 +84,29 @@ EvalResult summarize(std::vector<RowScore> scores, const ResidentModel& model,
   return result;
 }
 
+// Tokens [begin, end) of a row are run, those from `first` on are scored.
+struct Span {
+  size_t row;
+  int64_t begin, end, first;
+  TokenRow tokens(const std::vector<TokenRow>& rows) const {
+    return {rows[row].begin() + begin, rows[row].begin() + end};
+  }
+};
+
+std::vector<Span> spans_of(const std::vector<TokenRow>& rows, const std::optional<SlidingWindow>& window) {
+  std::vector<Span> spans;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const auto length = static_cast<int64_t>(rows[row].size());
+    const int64_t most = window ? window->length : length;
+    for (int64_t begin = 0, scored = 0; scored < length; begin += window ? window->stride : length) {
+      const int64_t end = std::min(begin + most, length), first = std::max(scored, begin + 1);
+      if (first < end) spans.push_back({row, begin, end, first});
+      scored = end;
+    }
+  }
+  return spans;
+}
+
 // The reference's states of a batch.
 at::Tensor states_of(ResidentModel& reference, const std::vector<TokenRow>& batch, int64_t tokens,
                      ReferenceStates* kept) {
@@ -87,6 +117,29 @@ at::Tensor states_of(ResidentModel& reference, const std::vector<TokenRow>& batc
 }
 
 }  // namespace
+
+std::vector<PositionScore> EvalResult::by_position() const {
+  std::vector<PositionScore> parts;
+  for (const RowScore& row : rows) {
+    for (size_t i = 0; i < row.likelihood_at.size(); ++i) {
+      const int64_t context = row.context + static_cast<int64_t>(i);
+      const auto part = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(context)) - 1);
+      if (parts.size() <= part) parts.resize(part + 1);
+      ++parts[part].positions;
+      parts[part].negative_log_likelihood += row.likelihood_at[i];
+      if (!row.kl_at.empty()) parts[part].kl += row.kl_at[i];
+    }
+  }
+  for (size_t part = 0; part < parts.size(); ++part) {
+    PositionScore& score = parts[part];
+    score.low = int64_t{1} << part;
+    score.high = 2 * score.low - 1;
+    score.negative_log_likelihood /= static_cast<double>(score.positions);
+    score.kl /= static_cast<double>(score.positions);
+  }
+  std::erase_if(parts, [](const PositionScore& score) { return score.positions == 0; });
+  return parts;
+}
 
 std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
   std::vector<TokenRow> usable;
@@ -111,14 +164,16 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
   for (const ResidentModel* model : models) refuse_other(model, model->model().checkpoint().folder().c_str());
   refuse_other(reference, "--reference");
   const std::vector<TokenRow> usable = usable_rows(rows);
+  GRAMIAN_CHECK(options.kept == nullptr || !options.window, "states of windows are not kept");
+  const std::vector<Span> spans = spans_of(usable, options.window);
   const int64_t chunk_max = std::max<int64_t>(1, options.logit_bytes_max / (vocab * 4));
   std::vector<std::vector<RowScore>> scores(models.size());
-  Progress progress(log, "rows", static_cast<int64_t>(usable.size()));
+  Progress progress(log, options.window ? "windows" : "rows", static_cast<int64_t>(spans.size()));
 
-  for (size_t begin = 0; begin < usable.size(); begin += static_cast<size_t>(options.batch)) {
-    const size_t end = std::min(begin + static_cast<size_t>(options.batch), usable.size());
-    const std::vector<TokenRow> batch(usable.begin() + static_cast<int64_t>(begin),
-                                      usable.begin() + static_cast<int64_t>(end));
+  for (size_t begin = 0; begin < spans.size(); begin += static_cast<size_t>(options.batch)) {
+    const size_t end = std::min(begin + static_cast<size_t>(options.batch), spans.size());
+    std::vector<TokenRow> batch;
+    for (size_t i = begin; i < end; ++i) batch.push_back(spans[i].tokens(usable));
     throw_if_interrupted();
     const at::Tensor ids = models[0]->model().pack_rows(batch);
     std::vector<at::Tensor> states;
@@ -126,14 +181,15 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
     at::Tensor reference_states;
     if (reference != nullptr) reference_states = states_of(*reference, batch, ids.size(0), options.kept);
     int64_t offset = 0;
-    for (const TokenRow& row : batch) {
-      for (auto& of_model : scores) of_model.emplace_back();
-      const int64_t predicted = static_cast<int64_t>(row.size()) - 1;
+    for (size_t i = begin; i < end; ++i) {
+      const Span& span = spans[i];
+      const int64_t context = span.first - span.begin, predicted = span.end - span.first;
+      for (auto& of_model : scores) of_model.emplace_back().context = context;
       // Even parts: each one widens the whole head.
       const int64_t parts = (predicted + chunk_max - 1) / chunk_max;
       const int64_t chunk = (predicted + parts - 1) / parts;
-      for (int64_t at = 0; at < predicted; at += chunk) {
-        const int64_t count = std::min(chunk, predicted - at);
+      for (int64_t done = 0; done < predicted; done += chunk) {
+        const int64_t count = std::min(chunk, predicted - done), at = context - 1 + done;
         const at::Tensor log_p =
             reference == nullptr
                 ? at::Tensor()
@@ -143,7 +199,7 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
                 ids.narrow(0, offset + at + 1, count), scores[m].back());
         }
       }
-      offset += predicted + 1;
+      offset += span.end - span.begin;
       progress.update(static_cast<double>(scores[0].size()));
     }
   }

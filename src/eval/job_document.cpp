@@ -61,6 +61,21 @@ JobModule read_module(const Field& entry) {
   return module;
 }
 
+// An entry of the report's held_out.layers, and an event of telemetry alike.
+void read_proof(const Field& entry, JobDocument& document) {
+  const int64_t layer = entry.at("layer").integer();
+  std::erase_if(document.proofs, [&](const JobProof& other) { return other.layer == layer; });
+  if (document.proofs.size() >= kModulesMax) entry.fail(str("at most ", kModulesMax, " layers"));
+  document.proofs.push_back({layer, number_of(entry, "error"), number_of(entry, "accumulated")});
+  for (const Field& module : entry.at("flagged").list(kModulesMax)) {
+    FlaggedModule flagged{module.at("module").text(), text_of(module, "reason", kTextMax),
+                          module.at("error").number()};
+    std::erase_if(document.flagged, [&](const FlaggedModule& other) { return other.name == flagged.name; });
+    if (document.flagged.size() >= kModulesMax) entry.fail(str("at most ", kModulesMax, " modules"));
+    document.flagged.push_back(std::move(flagged));
+  }
+}
+
 // One line of telemetry after the other.
 class Telemetered {
  public:
@@ -73,6 +88,7 @@ class Telemetered {
     if (event == "plan") plan(line);
     if (event == "pause") tokens_ = line.at("tokens").integer();
     if (event == "solve") solve(line);
+    if (event == "held_out") read_proof(line, now_);
     if (event == "layer") layer(line);
     if (event == "end") end(line);
   }
@@ -106,6 +122,8 @@ class Telemetered {
     now_.stages = before_.stages;
     now_.memory = before_.memory;
     now_.fallbacks = before_.fallbacks;
+    now_.proofs = before_.proofs;
+    now_.flagged = before_.flagged;
     for (JobModule& module : before_.modules) now_.modules.push_back(std::move(module));
   }
   void plan(const Field& line) {
@@ -175,7 +193,38 @@ JobDocument read_job_report(const Json& json, const std::string& where) {
     document.adopted = integer_of(*shared, "adopted");
     document.sums = integer_of(*shared, "sums");
   }
+  if (const auto held_out = top.find("held_out")) {
+    document.held_out_rows = held_out->at("rows").integer();
+    document.held_out_tokens = held_out->at("tokens").integer();
+    document.held_out_limit = held_out->at("limit").number();
+    for (const Field& layer : held_out->at("layers").list(kModulesMax)) read_proof(layer, document);
+  }
   return document;
+}
+
+JobEvaluation read_evaluation(const Json& json, const std::string& where) {
+  const Field top(json, "", where);
+  JobEvaluation evaluation;
+  evaluation.perplexity = top.at("perplexity").number();
+  evaluation.tokens = top.at("tokens").integer();
+  if (const auto kl = top.find("kl_mean")) evaluation.kl = kl->number(-kNumberMax);
+  if (const auto ends = top.find("kl_ci95")) {
+    const std::vector<Field> two = ends->list(2);
+    if (two.size() != 2) ends->fail("two numbers");
+    if (!two[0].null() && !two[1].null())
+      evaluation.kl_ci95 = std::pair(two[0].number(-kNumberMax), two[1].number(-kNumberMax));
+  }
+  for (const Field& part : top.at("by_position").list(64)) {
+    const std::vector<Field> context = part.at("context").list(2);
+    if (context.size() != 2) part.at("context").fail("two numbers");
+    JobEvaluation::Part& read = evaluation.by_position.emplace_back();
+    read.low = context[0].integer();
+    read.high = context[1].integer();
+    read.tokens = part.at("tokens").integer();
+    read.negative_log_likelihood = part.at("negative_log_likelihood").number();
+    if (const auto kl = part.find("kl_mean")) read.kl = kl->number(-kNumberMax);
+  }
+  return evaluation;
 }
 
 JobDocument read_job_telemetry(const std::string& text, const std::string& where) {

@@ -28,6 +28,30 @@ struct MemoryPoint {
   double bytes = 0;    // resident
 };
 
+// How a finished layer did on held-out rows; shares of the output's norm.
+struct JobProof {
+  int64_t layer = 0;
+  std::optional<double> own, since_first;  // of the layer alone, and of all that is quantized so far
+};
+struct FlaggedModule {
+  std::string name, reason;  // "": nothing unusual
+  double error = 0;
+};
+
+// What gramian eval says of the output.
+struct JobEvaluation {
+  struct Part {
+    int64_t low = 0, high = 0, tokens = 0;  // of context
+    double negative_log_likelihood = 0;
+    std::optional<double> kl;
+  };
+  double perplexity = 0;
+  std::optional<double> kl;
+  std::optional<std::pair<double, double>> kl_ci95;
+  int64_t tokens = 0;
+  std::vector<Part> by_position;
+};
+
 struct JobDocument {
   std::string name;  // of the output, as far as it is known
   std::string gramian, method, format, cpu_level;
@@ -43,6 +67,12 @@ struct JobDocument {
   std::vector<std::string> skipped, starved_experts;
   int64_t adopted = 0, sums = 0;  // linear layers with another's Hessian, and Hessians taken
   std::vector<MemoryPoint> memory;
+  int64_t held_out_rows = 0, held_out_tokens = 0;  // 0: not said
+  double held_out_limit = 0;                       // 0: not said
+  std::vector<JobProof> proofs;                    // by layer
+  std::vector<FlaggedModule> flagged;
+  std::optional<JobEvaluation> evaluation;  // from elsewhere, as are:
+  std::vector<ReportStory> stories;
 };
 
 // Of a report (docs/report.md). Throws corrupt_data naming `where` and the key; unknown keys are passed over.
@@ -50,5 +80,7 @@ JobDocument read_job_report(const nlohmann::ordered_json& json, const std::strin
 // Of telemetry (docs/telemetry.md), one JSON object a line; what was appended by later runs of the job goes on from it, and a last
 // line that a crash cut off is passed over. Throws corrupt_data naming `where` and the line.
 JobDocument read_job_telemetry(const std::string& text, const std::string& where);
+// Of what gramian eval --json printed. Throws corrupt_data likewise.
+JobEvaluation read_evaluation(const nlohmann::ordered_json& json, const std::string& where);
 
 }  // namespace gramian

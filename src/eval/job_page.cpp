@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "eval/html_template.h"
+#include "eval/job_sections.h"
 #include "eval/page_parts.h"
 #include "eval/report_page.h"
+#include "pipeline/held_out.h"
 
 namespace gramian {
 namespace {
@@ -46,6 +48,15 @@ Json keys_view(const JobDocument& document) {
   if (document.peak_rss_bytes > 0)
     add("Peak memory", human_bytes(document.peak_rss_bytes),
         document.planned_bytes ? human_bytes(*document.planned_bytes) + " foretold" : "");
+  if (const auto& evaluation = document.evaluation) {
+    add("Perplexity", fixed(evaluation->perplexity, std::min(decimals_of(evaluation->perplexity, 5), 6)),
+        counted(evaluation->tokens, "predicted token"));
+    if (evaluation->kl)
+      add("KL to the original", fixed(*evaluation->kl, std::min(decimals_of(*evaluation->kl, 3), 6)),
+          evaluation->kl_ci95 ? str(fixed(evaluation->kl_ci95->first, 5), " to ",
+                                    fixed(evaluation->kl_ci95->second, 5), ", nats per token")
+                              : std::string("nats per token"));
+  }
   return {{"label", "Key figures of the job"}, {"entries", std::move(entries)}};
 }
 
@@ -166,7 +177,7 @@ std::string advice_for(const JobModule& module) {
     return "Its Hessian is nearly singular: more, or more varied, calibration rows.";
   if (module.group_size == -1 && module.bits > 0 && module.bits <= 4)
     return "One scale for a whole row: smaller groups, or more bits by a recipe's rule.";
-  if (module.diagonal_spread && *module.diagonal_spread > 30)
+  if (module.diagonal_spread && *module.diagonal_spread > kOutlierSpread)
     return "Few input columns dominate: gramian smooth or rotate first, or --order activation.";
   if (columns > 0 && module.dead_columns * 20 > columns)
     return "Many input columns are 0 in this text: calibrate on text like that of its use.";
@@ -184,11 +195,14 @@ std::string job_page(const JobDocument& document, const std::string& where) {
       {"date_iso", ""},
       {"sentence", sentence(document)},
       {"keys", keys_view(document)},
-      {"story", nullptr},
+      {"story", stories_view(document.stories)},
+      {"positions", positions_view(document.evaluation)},
       {"results", nullptr},
       {"notes", notes_view(document)},
+      {"proof", proof_view(document)},
       {"heat", heat_view({{name, modules}}, where)},
       {"worst", worst_view(document)},
+      {"coverage", coverage_view(document)},
       {"time", time_view({{name, document.stages, document.seconds}})},
       {"memory_line", memory_view(document)},
       {"commands",

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "eval/heat_map.h"
+#include "eval/word_difference.h"
 
 namespace gramian {
 
@@ -90,6 +91,27 @@ Json legend_view(const HeatScale& scale) {
           {"high", short_percent(scale.bound(HeatScale::kSteps))}};
 }
 
+Json pieces_view(const std::vector<TextPiece>& pieces) {
+  Json view = Json::array();
+  for (const TextPiece& piece : pieces)
+    view.push_back(
+        {{"same", piece.differs ? "" : piece.text}, {"different", piece.differs ? piece.text : ""}});
+  return view;
+}
+
+Json story_view(const ReportStory& story) {
+  const auto [original, quantized] = word_difference(story.original, story.quantized);
+  const auto differs = [](const TextPiece& piece) { return piece.differs; };
+  const bool same = std::none_of(original.begin(), original.end(), differs) &&
+                    std::none_of(quantized.begin(), quantized.end(), differs);
+  return {
+      {"prompt", story.prompt},
+      {"variant", story.variant},
+      {"outcome", same ? "Both models go on with the same words." : "Marked words are not shared by both."},
+      {"original", pieces_view(original)},
+      {"quantized", pieces_view(quantized)}};
+}
+
 std::string stage_style(size_t stage) { return str("stage-", stage % 6); }
 
 // One job's seconds in each of `stages`, and in none of them.
@@ -147,6 +169,14 @@ Json heat_view(const std::vector<NamedModules>& given, const std::string& where)
           {"legend", scale.bound(0) > 0 ? legend_view(scale) : Json()},
           {"unmeasured", unmeasured > 0 ? "not measured" : ""},
           {"largest", largest}};
+}
+
+Json stories_view(const std::vector<ReportStory>& stories) {
+  Json pairs = Json::array();
+  for (const ReportStory& story : stories) pairs.push_back(story_view(story));
+  if (pairs.empty()) return nullptr;
+  return {{"title", pairs.size() == 1 ? "One prompt, two continuations" : "Two continuations of each prompt"},
+          {"pairs", std::move(pairs)}};
 }
 
 Json time_view(const std::vector<JobTime>& given) {

@@ -27,6 +27,9 @@ using NamedModules = std::pair<std::string, std::vector<ReportModule>>;
 // One map for each that has a measured error, on one scale; null when none has. `where` is for messages.
 nlohmann::ordered_json heat_view(const std::vector<NamedModules>& given, const std::string& where);
 
+// Prompts with two continuations each, what they do not share marked; null without any.
+nlohmann::ordered_json stories_view(const std::vector<ReportStory>& stories);
+
 // A job's seconds, by stage and in all.
 struct JobTime {
   std::string name;

@@ -10,7 +10,6 @@
 #include "eval/html_template.h"
 #include "eval/page_parts.h"
 #include "eval/report_document.h"
-#include "eval/word_difference.h"
 
 namespace gramian {
 
@@ -88,28 +87,6 @@ Json keys_view(const ReportDocument& document) {
           {"entries", std::move(entries)}};
 }
 
-Json pieces_view(const std::vector<TextPiece>& pieces) {
-  Json view = Json::array();
-  for (const TextPiece& piece : pieces)
-    view.push_back(
-        {{"same", piece.differs ? "" : piece.text}, {"different", piece.differs ? piece.text : ""}});
-  return view;
-}
-
-Json story_view(const std::optional<ReportStory>& story) {
-  if (!story) return nullptr;
-  const auto [original, quantized] = word_difference(story->original, story->quantized);
-  const auto differs = [](const TextPiece& piece) { return piece.differs; };
-  const bool same = std::none_of(original.begin(), original.end(), differs) &&
-                    std::none_of(quantized.begin(), quantized.end(), differs);
-  return {
-      {"prompt", story->prompt},
-      {"variant", story->variant},
-      {"outcome", same ? "Both models go on with the same words." : "Marked words are not shared by both."},
-      {"original", pieces_view(original)},
-      {"quantized", pieces_view(quantized)}};
-}
-
 // The bar from 0 to the mean and the whiskers, on a scale that ends with the largest mean or interval.
 Json divergence_view(const ReportRow& row, double scale, int digits) {
   Json view{{"mean_at", part_of(row.kl_mean, scale)},
@@ -173,6 +150,8 @@ std::string report_page(const Json& given, const std::string& where) {
     modules.emplace_back(row.variant, row.job->modules);
     times.push_back({row.variant, row.job->stages, row.seconds});
   }
+  std::vector<ReportStory> stories;
+  if (document.story) stories.push_back(*document.story);
   const std::string held_out = counted(document.held_out_rows, "held-out row") + ", " +
                                counted(document.held_out_tokens, "predicted token");
   const Json facts = Json::array(
@@ -190,11 +169,14 @@ std::string report_page(const Json& given, const std::string& where) {
       {"date_iso", document.date},
       {"sentence", sentence(document)},
       {"keys", keys_view(document)},
-      {"story", story_view(document.story)},
+      {"story", stories_view(stories)},
       {"results", {{"rows", rows_view(document)}, {"held_out", held_out}}},
       {"notes", nullptr},
+      {"proof", nullptr},
       {"heat", heat_view(modules, where)},
       {"worst", nullptr},
+      {"coverage", nullptr},
+      {"positions", nullptr},
       {"time", time_view(times)},
       {"memory_line", nullptr},
       {"commands", commands_view(document.commands)},

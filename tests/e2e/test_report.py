@@ -383,6 +383,32 @@ class JobPage(e2e.GramianTestCase):
         without, _ = self.page(out / e2e.REPORT)
         self.assertNotIn("<polyline", without)
 
+    def test_evaluation_and_continuations(self):
+        """Sliding windows of eval on the page, and both models' answers to what was asked and to the beginnings of rows."""
+        out, text = self.path("out"), TINYSTORIES / "heldout.txt"
+        self.quantize(TINYSTORIES, out, method="rtn", calibration=None)
+        found = self.ok("eval", out, "--reference", TINYSTORIES, "--text", text, "--samples", "1", "--window", "256", "--stride", "256",
+                        "--json").json()
+        self.assertEqual((found["window"], found["stride"], found["rows"]), (256, 256, 1))
+        self.assertEqual([part["context"] for part in found["by_position"]], [[1 << i, (2 << i) - 1] for i in range(8)])
+        self.assertEqual(sum(part["tokens"] for part in found["by_position"]), found["tokens"])
+        mean = sum(part["tokens"] * part["kl_mean"] for part in found["by_position"]) / found["tokens"]
+        self.assertAlmostEqual(mean, found["kl_mean"], places=6)
+        self.path("eval.json").write_text(json.dumps(found))
+        _, page = self.page(out, "--evaluation", self.path("eval.json"), "--reference", TINYSTORIES, "--prompt", "Once upon a time",
+                            "--text", text)
+        numbers = [value for value, _ in page.one("section", id="positions").numbers()]
+        self.assertEqual(numbers, [value for part in found["by_position"] for value in (part["kl_mean"], part["tokens"])])
+        section = page.one("section", id="story")
+        self.assertEqual([p.text() for p in section.all("p") if p.attributes.get("class") == "prompt"][0], "Prompt: Once upon a time")
+        texts = [article.one("p").text() for article in section.all("article")]
+        self.assertEqual(len(texts), 2 * (1 + 3))
+        for folder, answer in ((TINYSTORIES, texts[0]), (out, texts[1])):
+            said = self.ok("generate", folder, "-p", "Once upon a time", "--raw", "--temperature", "0", "-n", "120", "--json").json()["text"]
+            self.assertEqual(answer, said)
+        self.refused("report", out, "--reference", TINYSTORIES, "-o", self.path("page.html"), says=["--prompt"])
+        self.refused("eval", out, "--text", text, "--window", "8", "--stride", "9", says=["--stride", "longer than --window"])
+
     def test_of_a_job_that_broke_off(self):
         telemetry = self.path("telemetry.jsonl")
         self.job("--telemetry", telemetry)

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "support/tiny_model.h"
 
@@ -113,6 +114,64 @@ TEST(Evaluate, DivergenceOfTwoKnownModels) {
   ASSERT_GT(std::abs(divergence(p, q) - divergence(q, p)), 0.05);
   // Every position has the same divergence: the interval has no width.
   EXPECT_NEAR(pq.kl->high - pq.kl->low, 0, 1e-5);
+}
+
+// Every token but the first once, in the first window that it is in: as if the row began where that window does.
+TEST(Evaluate, WindowsSlideOverARow) {
+  TinyModel tiny;
+  ResidentModel model(tiny.save(), {.dtype = "float32"}, std::make_shared<ThreadPool>(1));
+  for (const auto& [length, window, stride] :
+       {std::tuple(11, 4, 2), std::tuple(11, 4, 1), std::tuple(11, 5, 3), std::tuple(6, 9, 2),
+        std::tuple(9, 3, 3)}) {
+    const TokenRow row = random_rows({length}, 50)[0];
+    std::vector<TokenRow> alone;
+    for (int64_t token = 1; token < length; ++token) {
+      int64_t begin = 0;
+      while (begin + window <= token) begin += stride;
+      // The first token of a window that no other one reaches into has nothing before it.
+      if (begin < token) alone.push_back({row.begin() + begin, row.begin() + token + 1});
+    }
+    const EvalResult expected = evaluate(model, nullptr, alone, {}, quiet());
+    double sum = 0;
+    for (const RowScore& score : expected.rows) sum += score.likelihood_at.back();
+    for (const int64_t batch : {1, 3}) {
+      const EvalOptions options{.batch = batch, .window = SlidingWindow{window, stride}};
+      const EvalResult result = evaluate(model, nullptr, {row}, options, quiet());
+      const auto count = static_cast<int64_t>(alone.size());
+      EXPECT_EQ(result.tokens, count) << length << " " << window << " " << stride;
+      EXPECT_NEAR(std::log(result.perplexity), sum / static_cast<double>(count), 1e-5);
+      std::vector<float> found;
+      for (const RowScore& score : result.rows)
+        found.insert(found.end(), score.likelihood_at.begin(), score.likelihood_at.end());
+      ASSERT_EQ(found.size(), alone.size());
+      for (size_t i = 0; i < found.size(); ++i)
+        EXPECT_NEAR(found[i], expected.rows[i].likelihood_at.back(), 1e-4) << i;
+    }
+  }
+}
+
+TEST(Evaluate, ScoresByContext) {
+  TinyModel tiny;
+  const auto folder = tiny.save();
+  const auto pool = std::make_shared<ThreadPool>(1);
+  ResidentModel model(folder, {.dtype = "float32"}, pool), other(folder, {.dtype = "bfloat16"}, pool);
+  const EvalResult result = evaluate(model, &other, random_rows({6, 11}, 50), {}, quiet());
+  const std::vector<PositionScore> parts = result.by_position();
+  ASSERT_EQ(parts.size(), 4U);
+  const int64_t expected[][3] = {{1, 1, 2}, {2, 3, 4}, {4, 7, 2 + 4}, {8, 15, 3}};
+  double likelihood = 0, kl = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(parts[i].low, expected[i][0]);
+    EXPECT_EQ(parts[i].high, expected[i][1]);
+    EXPECT_EQ(parts[i].positions, expected[i][2]);
+    likelihood += parts[i].negative_log_likelihood * static_cast<double>(parts[i].positions);
+    kl += parts[i].kl * static_cast<double>(parts[i].positions);
+  }
+  EXPECT_NEAR(likelihood / 15, std::log(result.perplexity), 1e-6);
+  EXPECT_NEAR(kl / 15, result.kl->mean, 1e-9);
+  // The last part holds the last three positions of the longer row alone.
+  const std::vector<float>& row = result.rows[1].likelihood_at;
+  EXPECT_NEAR(parts[3].negative_log_likelihood, (row[7] + row[8] + row[9]) / 3, 1e-6);
 }
 
 TEST(Evaluate, RefusesWhatCannotBeScored) {

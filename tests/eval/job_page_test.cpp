@@ -106,6 +106,79 @@ TEST(JobPageTest, RefusesWhatDoesNotFit) {
   EXPECT_NE(message_of([&] { page(json); }).find("modules[0].in_features"), std::string::npos);
 }
 
+TEST(JobPageTest, HeldOutRows) {
+  Json json = report();
+  const auto layer = [](int index, double own, double since, const Json& flagged) {
+    return Json{{"layer", index},
+                {"error", own},
+                {"accumulated", since},
+                {"worst_module", nullptr},
+                {"flagged", flagged}};
+  };
+  EXPECT_EQ(page(json).find("id=\"proof\""), std::string::npos);
+  const Json flagged = Json::array({{{"module", "bad<one>"}, {"error", 0.5}, {"reason", "few rows"}},
+                                    {{"module", "worse"}, {"error", 0.75}, {"reason", ""}}});
+  json["held_out"] = {{"rows", 4},
+                      {"tokens", 2048},
+                      {"limit", 0.3},
+                      {"layers", {layer(0, 0.01, 0.01, Json::array()), layer(1, 0.2, 0.21, flagged)}}};
+  const std::string html = page(json);
+  for (const char* part :
+       {"4 rows, 2,048 tokens", "loses most by itself is 1 (20.0\u202f%)", "are 21.0\u202f% off",
+        "2 linear layers flagged above 30.0\u202f%", "bad&lt;one&gt;", "few rows", "nothing unusual",
+        // 0.2 of 0.21 is near the top.
+        "points=\"0.0,150.7 1000.0,11.3\"", "points=\"0.0,150.7 1000.0,4.0\""})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_LT(html.find("worse</bdi>"), html.find("bad&lt;one&gt;</bdi>"));
+  json["held_out"]["layers"][1]["error"] = -1;
+  EXPECT_NE(message_of([&] { page(json); }).find("held_out.layers[1].error"), std::string::npos);
+}
+
+TEST(JobPageTest, TokensOfExperts) {
+  Json json = report();
+  EXPECT_EQ(page(json).find("id=\"coverage\""), std::string::npos);
+  const int tokens[] = {100, 0, 300};
+  for (int expert = 0; expert < 3; ++expert) {
+    Json one = module("model.layers.0.mlp.experts." + std::to_string(expert) + ".up_proj", 0.1);
+    one["samples"] = tokens[expert];
+    json["modules"].push_back(one);
+  }
+  const std::string html = page(json);
+  for (const char* part :
+       {"1 expert without a calibration token", "<bdi>model.layers.0.mlp</bdi>", "3 experts, 0 to 300 tokens",
+        "M666.67 40v-40.00h266.67v40.00z", "<data value=\"100\">100</data>"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+}
+
+TEST(JobPageTest, EvaluationAndStories) {
+  JobDocument document = read_job_report(report(), "doc.json");
+  Json evaluation{
+      {"perplexity", 12.5},
+      {"kl_mean", 0.025},
+      {"kl_ci95", {0.02, 0.03}},
+      {"tokens", 900},
+      {"by_position",
+       {{{"context", {1, 1}}, {"tokens", 10}, {"negative_log_likelihood", 4.0}, {"kl_mean", 0.1}},
+        {{"context", {2, 3}}, {"tokens", 20}, {"negative_log_likelihood", 3.0}, {"kl_mean", 0.05}}}}};
+  document.evaluation = read_evaluation(evaluation, "eval.json");
+  document.stories = {{"Once", "upon a time", "quantized", "upon a hill"},
+                      {"Then", "same", "quantized", "same"}};
+  std::string html = job_page(document, "doc.json");
+  for (const char* part :
+       {"12.500", "0.0250", "0.02000 to 0.03000", "Mean KL divergence", "2\u20133", "width: 50.00%",
+        "Two continuations of each prompt", "<mark>time</mark>", "Both models go on with the same words."})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  for (Json& part : evaluation["by_position"]) part["kl_mean"] = nullptr;
+  evaluation["kl_mean"] = evaluation["kl_ci95"] = nullptr;
+  document.evaluation = read_evaluation(evaluation, "eval.json");
+  html = job_page(document, "doc.json");
+  EXPECT_NE(html.find("Mean negative log-likelihood"), std::string::npos);
+  EXPECT_NE(html.find("width: 75.00%"), std::string::npos);
+  evaluation["by_position"][0]["context"] = {1};
+  EXPECT_NE(message_of([&] { read_evaluation(evaluation, "eval.json"); }).find("by_position[0].context"),
+            std::string::npos);
+}
+
 std::string line(const Json& json) { return json.dump() + "\n"; }
 Json event(const char* name, double time, const Json& fields) {
   Json json{{"event", name}, {"ts", time}};
@@ -165,6 +238,19 @@ TEST(JobTelemetryTest, GoesOnWithWhatALaterRunAppended) {
   ASSERT_EQ(job.stages.size(), 1U);
   EXPECT_EQ(job.stages[0].second, 3);
   EXPECT_NE(job_page(job, "t.jsonl").find("<polyline points=\"0.0,"), std::string::npos);
+  // Held-out rows of both runs.
+  const auto proof = [](double time, int layer, double error) {
+    return line(
+        event("held_out", time,
+              {{"layer", layer}, {"error", error}, {"accumulated", error}, {"flagged", Json::array()}}));
+  };
+  const JobDocument proved = read_job_telemetry(
+      start(100) + proof(101, 0, 0.1) + layer(102, 0, 5) + proof(103, 1, 0.2) + start(200) +
+          line(event("resume", 201, {{"finished_layers", 1}})) + proof(202, 1, 0.3),
+      "t.jsonl");
+  ASSERT_EQ(proved.proofs.size(), 2U);
+  EXPECT_EQ(proved.proofs[0].own, 0.1);
+  EXPECT_EQ(proved.proofs[1].own, 0.3);
   // Another job in the same file begins anew.
   EXPECT_EQ(read_job_telemetry(first + start(300) + solve(301, 0, 0.1), "t.jsonl").modules.size(), 1U);
 }
