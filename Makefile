@@ -41,7 +41,7 @@ fast: all ## the fast tests only
 	@$(CTEST) --test-dir build -L fast
 
 .PHONY: interop
-interop: build ## other programs read what we write (makes interop-venv/; ARGS="--python VENV/bin/python" for one that is there)
+interop: build python ## other programs read what we write (makes interop-venv/; ARGS="--python VENV/bin/python" for one that is there)
 	@.venv/bin/python tools/interop.py $(ARGS)
 
 .PHONY: docs
@@ -51,9 +51,11 @@ docs: build ## the documentation as a site, build/site; docs/options.md is made 
 	@.venv/bin/python -m mkdocs build --strict --quiet
 
 .PHONY: soak
-soak: build ## kill a job KILLS=500 times at random moments; what it goes on to must be the bytes of an unbroken run
+soak: build python ## kill a job KILLS=500 times, and one of four ranks RANK_KILLS=20 times, at random moments, and go on; compare bytes
 	@cd tests/e2e && GRAMIAN_BINARY=$(CURDIR)/build/gramian GRAMIAN_SOAK=$(or $(KILLS),500) \
 	  $(CURDIR)/.venv/bin/python -m unittest -v test_resume.Interrupted.test_killed_at_random_moments
+	@cd tests/python && GRAMIAN_BINARY=$(CURDIR)/build/gramian PYTHONPATH=$(CURDIR)/build/python GOMP_SPINCOUNT=1000 \
+	  GRAMIAN_SOAK=$(or $(RANK_KILLS),20) $(CURDIR)/.venv/bin/python -m unittest -v test_ranks.Ranks.test_killed_ranks_at_random_moments
 
 .PHONY: golden
 golden: all ## compare with files that other implementations made ($GRAMIAN_GOLDEN or tests/golden)

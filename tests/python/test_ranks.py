@@ -1,7 +1,8 @@
-"""Jobs that several ranks share, by torchrun with Gloo on one host."""
+"""Jobs that several ranks share, by torchrun with Gloo on one host. GRAMIAN_SOAK=N kills single ranks of four N times (`make soak`)."""
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import unittest
 from safetensors_reader import share_of_other_codes
 from support import TINYSTORIES, TestCase
 
+KILLS = int(os.environ.get("GRAMIAN_SOAK", 0))
+SEED = int(os.environ.get("GRAMIAN_SEED", random.randrange(1 << 30)))
 OPTIONS = [TINYSTORIES, "--calibration", TINYSTORIES / "calibration.txt", "--sequence-length", "64", "--batch", "2", "--dtype", "float32", "--quiet"]
 
 
@@ -64,9 +67,13 @@ class Ranks(TestCase):
         self.assertLess(share_of_other_codes(self.folder / "one", self.folder / "two"), 0.005)
 
     def test_two_ranks_give_the_same_bytes_again(self):
-        self.run_job(2, self.folder / "two")
-        self.run_job(2, self.folder / "again")
+        two = self.run_job(2, self.folder / "two", "--held-out", "2")
+        again = self.run_job(2, self.folder / "again", "--held-out", "2")
         self.assertEqual(self.weights(self.folder / "two"), self.weights(self.folder / "again"))
+        # The rank that writes tries the layers on rows that no rank has calibrated on.
+        self.assertEqual((two["rows"], two["held_out"]["rows"], len(two["held_out"]["layers"])), (14, 2, 6))
+        self.assertEqual(two["held_out"], again["held_out"])
+        self.assertEqual(two["plan"]["ranks"], 2)
 
     def test_plain_rounding_is_the_same_bytes(self):
         self.run_job(1, self.folder / "one", "--method", "rtn")
@@ -91,6 +98,54 @@ class Ranks(TestCase):
         self.assertNotEqual(job.returncode, 0)
         self.assertRegex(said, "another rank does not answer|stopped by signal|SIGKILL|Signal 9")
         self.assertFalse((self.folder / "out").exists())
+
+    @unittest.skipUnless(KILLS, "GRAMIAN_SOAK is not set")
+    def test_killed_ranks_at_random_moments(self):
+        """A rank of four dies at whatever moment: the job ends with a message, and goes on, also with another number of ranks. Four all
+        the way give the bytes of an unbroken run; whatever comes out verifies."""
+        source = random.Random(SEED)
+        begin = time.monotonic()
+        self.run_job(4, self.folder / "unbroken")
+        whole = time.monotonic() - begin
+        expected = self.weights(self.folder / "unbroken")
+        kills = resumed = 0
+        for round_ in range(10 * KILLS):
+            if kills >= KILLS:
+                break
+            out = self.folder / f"out{round_}"
+            same, stopped = True, False
+            while not out.exists():
+                ranks = 4 if not stopped or source.random() < 0.5 else source.choice([1, 2, 3])
+                same = same and ranks == 4
+                if ranks < 4 or (stopped and source.random() < 0.5):
+                    report = self.run_job(ranks, out)
+                    resumed += report["resumed_at_layer"] is not None
+                    break
+                job = subprocess.Popen(command(4, "-o", out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                victims, killed = [], False
+                moment = time.monotonic() + source.uniform(0.2, 1) * whole
+                while time.monotonic() < moment and job.poll() is None:
+                    time.sleep(0.01)
+                    victims = workers(job) or victims
+                try:
+                    os.kill(source.choice(victims), signal.SIGKILL)
+                    killed = True
+                except (ProcessLookupError, IndexError):
+                    pass
+                _, said = job.communicate(timeout=300)
+                kills += killed
+                if killed and job.returncode:
+                    stopped = True
+                    self.assertRegex(said, "another rank does not answer|Signal 9|SIGKILL", f"seed {SEED}")
+                else:  # it was through
+                    self.assertTrue(out.exists(), f"seed {SEED}: {said}")
+            with self.subTest(seed=SEED, round=round_):
+                verified = subprocess.run([os.environ["GRAMIAN_BINARY"], "verify", out], capture_output=True, text=True, check=False)
+                self.assertEqual(verified.returncode, 0, verified.stderr)
+                if same:
+                    self.assertEqual(self.weights(out), expected)
+        self.assertGreaterEqual(kills, KILLS)
+        print(f"{kills} ranks killed, {resumed} jobs went on behind a finished layer", file=sys.stderr)
 
     def test_more_ranks_than_batches_are_refused(self):
         process = subprocess.run(command(2, "-o", self.folder / "out", samples=2), capture_output=True, text=True, check=False,
