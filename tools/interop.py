@@ -7,6 +7,7 @@ compute logits, and compares them with `gramian logits` of the same folder. Writ
 Without --python a venv is made in interop-venv/ with the programs below (a download of some hundred MB beside torch).
 """
 import argparse
+import os
 import pathlib
 import re
 import subprocess
@@ -19,9 +20,10 @@ GRAMIAN = ROOT / "build" / "gramian"
 MODEL = ROOT / "models" / "tinystories"
 PEER = ROOT / "tools" / "peer"
 ROWS, LENGTH = 8, 256
-PACKAGES = ["transformers==5.23.0", "gptqmodel==7.7.0", "compressed-tensors==0.20.0", "loguru"]
+PACKAGES = ["transformers==5.23.0", "gptqmodel==7.7.0", "compressed-tensors==0.20.0", "gguf==0.19.0", "loguru"]
 
-# name, flags of quantize, program, its type, largest relative L2, largest KL
+# name, how it is made, program, its type, largest relative L2, largest KL. Made by flags of `gramian quantize`, by options of
+# gramian.quantize() over transformers' model, or by flags of `gramian convert` into a GGUF file.
 GPTQ = ["--method", "gptq"]
 CELLS = [
     ("qqq, groups of 128", ["--method", "qqq"], "QQQ_TORCH", "float16", 0.06, 3e-3),
@@ -37,9 +39,15 @@ CELLS = [
     ("compressed-tensors, W8A8", [*GPTQ, "--format", "compressed-tensors", "--bits", "8", "--group-size", "-1", "--activation-bits", "8"],
      "transformers", "float32", 0.06, 3e-3),
     ("compressed-tensors, W4A8", ["--method", "qqq", "--format", "compressed-tensors"], "transformers", "float32", 0.06, 3e-3),
+    ("qqq, groups of 128, by `gramian.quantize()`", {"method": "qqq"}, "QQQ_TORCH", "float16", 0.06, 3e-3),
+    ("gptq, 4 bits, by `gramian.quantize()`", {"method": "gptq"}, "GPTQ_TORCH", "float16", 0.01, 1e-4),
+    ("compressed-tensors, W4A16, by `gramian.quantize()`", {"method": "gptq", "format": "compressed-tensors"}, "transformers", "float32",
+     1e-3, 1e-6),
+    ("GGUF, F16, by `gramian convert`", ("--type", "F16"), "gguf", "float32", 1e-3, 1e-6),
+    ("GGUF, Q8_0, by `gramian convert`", ("--type", "Q8_0"), "gguf", "float32", 1e-3, 1e-6),
 ]
 PROGRAM = {"QQQ_TORCH": "GPT-QModel 7.7.0, QQQ_TORCH", "GPTQ_TORCH": "GPT-QModel 7.7.0, GPTQ_TORCH",
-           "transformers": "transformers 5.23.0 with compressed-tensors 0.20.0"}
+           "transformers": "transformers 5.23.0 with compressed-tensors 0.20.0", "gguf": "transformers 5.23.0 with gguf 0.19.0"}
 
 TEXT = """# Who reads what we write
 
@@ -49,6 +57,18 @@ Checked by `make interop`: the bundled model, calibrated on 16 windows, {rows} h
 | checkpoint | read by | type | relative L2 | KL | |
 |---|---|---|---:|---:|---|
 {table}
+
+## What loads where
+| | Gramian | GPT-QModel 7.7.0 | transformers 5.23.0 | llama.cpp | vLLM, SGLang |
+|---|---|---|---|---|---|
+| `qqq` | yes | yes, checked above | through GPT-QModel | no | not since QQQ was removed from vLLM in August 2025 |
+| `gptq` | yes | symmetric, checked above | through GPT-QModel | no | 4 and 8 bits, documented |
+| `gptq_v2` | yes | yes, checked above | through GPT-QModel | no | no |
+| `compressed-tensors` W4A16, W8A16, W8A8, W4A8 | yes | no | yes, checked above | no | documented |
+| `compressed-tensors` NVFP4 | yes | no | no: there it is run on GPUs alone | no | documented |
+| GGUF | yes | no | yes, decoded to a plain model, checked above | yes | single files, documented for vLLM |
+
+`gramian.quantize()` writes through the same formats as `gramian quantize`: what loads one loads the other.
 
 What is left for QQQ is mostly GPT-QModel's rounding of the stored channel scales to the model's type; where activations are rounded to int8 a last
 bit may move one to the next of its 255 steps.
@@ -62,6 +82,30 @@ def run(*command):
     if result.returncode:
         sys.exit(f"{' '.join(map(str, command))}\n{result.stdout[-2000:]}{result.stderr[-4000:]}")
     return result.stdout
+
+
+def make(how, out):
+    """A checkpoint of the bundled model; returns the path to open."""
+    calibration = [MODEL / "calibration.txt", 16, LENGTH]
+    if isinstance(how, dict):
+        code = """
+import sys, torch, transformers, gramian
+model, text, samples, length, output = sys.argv[1:6]
+options = dict(pair.split("=") for pair in sys.argv[6:])
+gramian.quantize(transformers.AutoModelForCausalLM.from_pretrained(model).eval(), text, output=output, force=True, quiet=True,
+                 tokenizer=transformers.AutoTokenizer.from_pretrained(model), samples=int(samples), sequence_length=int(length), **options)
+"""
+        os.environ["PYTHONPATH"] = str(ROOT / "build" / "python")
+        run(ROOT / ".venv" / "bin" / "python", "-W", "ignore", "-c", code, MODEL, *calibration, out, *(f"{k}={v}" for k, v in how.items()))
+        del os.environ["PYTHONPATH"]
+    elif isinstance(how, tuple):
+        out = out.with_suffix(".gguf")
+        run(GRAMIAN, "convert", MODEL, "-o", out, "--force", "--quiet", *how)
+    else:
+        text, samples, length = calibration
+        run(GRAMIAN, "quantize", MODEL, "-o", out, "--force", "--quiet", "--calibration", text, "--samples", samples,
+            "--sequence-length", length, *how)
+    return out
 
 
 def make_venv():
@@ -106,12 +150,11 @@ def main():
         rows = folder / "rows.safetensors"
         make_rows(python, rows)
         table, failed = [], 0
-        for name, flags, program, dtype, l2_most, kl_most in CELLS:
-            out, ours, theirs = folder / "out", folder / "ours.safetensors", folder / "theirs.safetensors"
-            run(GRAMIAN, "quantize", MODEL, "-o", out, "--force", "--quiet", "--calibration", MODEL / "calibration.txt", "--samples", 16,
-                "--sequence-length", LENGTH, *flags)
+        for name, how, program, dtype, l2_most, kl_most in CELLS:
+            ours, theirs = folder / "ours.safetensors", folder / "theirs.safetensors"
+            out = make(how, folder / "out")
             run(GRAMIAN, "logits", out, "--input", rows, "--output", ours, "--dtype", dtype)
-            if program == "transformers":
+            if program in ("transformers", "gguf"):
                 run(python, PEER / "transformers_logits.py", out, rows, theirs, "--dtype", dtype)
             else:
                 run(python, PEER / "gptqmodel_qqq.py", "logits", out, rows, theirs, "--dtype", dtype, "--backend", program)

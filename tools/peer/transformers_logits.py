@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Logits of a checkpoint that transformers loads (compressed-tensors among them), on CPU.
+"""Logits of a checkpoint that transformers loads (compressed-tensors and GGUF among them), on CPU.
 
   transformers_logits.py FOLDER ROWS.safetensors OUT.safetensors [--dtype float32]
 """
 import argparse
 import os
+import pathlib
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,7 +21,9 @@ def main():
         parser.add_argument(name)
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype), attn_implementation="eager",
+    path = pathlib.Path(args.model)
+    where = [path.parent, path.name] if path.suffix == ".gguf" else [path, None]
+    model = AutoModelForCausalLM.from_pretrained(where[0], gguf_file=where[1], dtype=getattr(torch, args.dtype), attn_implementation="eager",
                                                  device_map="cpu").eval()
     ids = load_file(args.input)["input_ids"].long()
     with torch.inference_mode():
