@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .linear import W4A8Linear
     from .model import Model
     from .solvers import QuantizedLinear, pack, pack_qqq, round_to_nearest, solve_gptq, solve_qqq, unpack, unpack_qqq
-    from .statistics import HessianAccumulator, ImatrixAccumulator, convolution_rows
+    from .statistics import HessianAccumulator, ImatrixAccumulator, LocalHessianAccumulator, convolution_rows
 
 _PLACES = {
-    "statistics": ["HessianAccumulator", "ImatrixAccumulator", "convolution_rows"],
+    "statistics": ["HessianAccumulator", "ImatrixAccumulator", "LocalHessianAccumulator", "convolution_rows"],
     "solvers": ["QuantizedLinear", "pack", "pack_qqq", "round_to_nearest", "solve_gptq", "solve_qqq", "unpack", "unpack_qqq"],
     "linear": ["W4A8Linear"],
     "codecs": ["codec_names", "decode", "encode"],

@@ -38,7 +38,7 @@ def quantize(model: nn.Module, data: Any, *, output: str | os.PathLike, recipe: 
     next one's. Its forward is called with token ids [rows, length] (`input_ids` where it has that name).
     data: calibration data, see calibration_rows(); texts need `tokenizer`, which is also saved beside the weights.
     output: folder to make; appears only when it is complete and has been read back. `force` replaces one.
-    method ("qqq", "gptq", "rtn"), format ("qqq", "gptq", "gptq_v2", "compressed-tensors"), recipe (a file, or a mapping of its fields)
+    method ("qqq", "gptq", "local_hessian", "rtn", ...), format ("qqq", "gptq", "gptq_v2", "compressed-tensors"), recipe (a file, or a mapping of its fields)
     and **options by GPT-QModel's names (bits, group_size, sym, desc_act, damp_percent, mse, dynamic, ...: docs/recipes.md); options go
     before the recipe.
     layers: the list of decoder layers or its name, where it is not found. batch_size: rows of one length that run together.

@@ -9,6 +9,7 @@ from .errors import refuse
 
 HessianAccumulator = core.HessianAccumulator
 ImatrixAccumulator = core.ImatrixAccumulator
+LocalHessianAccumulator = core.LocalHessianAccumulator
 
 
 def convolution_rows(convolution: nn.Conv1d | nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
@@ -36,4 +37,4 @@ def convolution_rows(convolution: nn.Conv1d | nn.Conv2d, x: torch.Tensor) -> tor
                            both(convolution.dilation, 1), convolution.groups)
 
 
-__all__ = ["HessianAccumulator", "ImatrixAccumulator", "convolution_rows"]
+__all__ = ["HessianAccumulator", "ImatrixAccumulator", "LocalHessianAccumulator", "convolution_rows"]

@@ -33,8 +33,36 @@ struct HookForward::Sum {
   std::vector<Linear*> modules;
   bool first = true;  // of its pause
   bool expert = false;
+  // The one of the job's statistic.
   std::shared_ptr<HessianAccumulator> hessian = nullptr;
+  std::shared_ptr<LocalHessianAccumulator> blocks = nullptr;
+  std::shared_ptr<ImatrixAccumulator> squares = nullptr;
   double seconds = 0;
+
+  void make(const HookOptions& options) {
+    const int64_t columns = modules[0]->in_features;
+    if (options.statistic == Statistic::hessian)
+      hessian = std::make_shared<HessianAccumulator>(columns, 1, options.accumulation, options.log);
+    if (options.statistic == Statistic::local_hessian)
+      blocks = std::make_shared<LocalHessianAccumulator>(columns, 1, options.accumulation, options.log);
+    if (options.statistic == Statistic::importance)
+      squares = std::make_shared<ImatrixAccumulator>(columns, 1);
+  }
+  py::object in_python() const {
+    return hessian ? py::cast(hessian) : blocks ? py::cast(blocks) : py::cast(squares);
+  }
+  // Merges it, and lets it go.
+  void move_to(PauseStatistics& statistics) {
+    const auto take = [](auto& accumulator, at::Tensor& sum, int64_t& tokens) {
+      if (!accumulator) return;
+      tokens = accumulator->tokens();
+      sum = accumulator->merge();
+      accumulator.reset();
+    };
+    take(hessian, statistics.hessian, statistics.tokens);
+    take(blocks, statistics.blocks, statistics.tokens);
+    take(squares, statistics.squares, statistics.tokens);
+  }
 };
 
 HookForward::HookForward(const py::object& driver, const Subject& subject, decltype(SumOptions::share) share,
@@ -59,8 +87,7 @@ std::vector<HookForward::Sum> HookForward::make_sums(const Pauses& pauses) const
       Sum& sum = sums.emplace_back(Sum{.modules = std::move(modules), .first = first});
       first = false;
       sum.expert = subject_.experts.contains(sum.modules[0]->name);
-      sum.hessian = std::make_shared<HessianAccumulator>(sum.modules[0]->in_features, 1,
-                                                         options_.accumulation, options_.log);
+      sum.make(options_);
     }
   }
   return sums;
@@ -71,7 +98,7 @@ void HookForward::fill(std::vector<Sum>& sums, const std::function<py::object(co
   timed(seconds, [&] {
     const Call call;
     py::dict by_leader;
-    for (const Sum& sum : sums) by_leader[py::str(sum.modules[0]->name)] = py::cast(sum.hessian);
+    for (const Sum& sum : sums) by_leader[py::str(sum.modules[0]->name)] = sum.in_python();
     counts_.accumulations += collect(by_leader).cast<int64_t>();
   });
   // The forward's share in it is Python's secret.
@@ -83,13 +110,11 @@ void HookForward::solve_each(std::vector<Sum>& sums, const Solver& solve) {
     PauseStatistics statistics{.hessian = {},
                                .blocks = {},
                                .squares = {},
-                               .tokens = sum.hessian->tokens(),
                                .modules = sum.modules,
                                .first = sum.first,
                                .expert = sum.expert,
                                .sum_seconds = sum.seconds};
-    timed(statistics.merge_seconds, [&] { statistics.hessian = sum.hessian->merge(); });
-    sum.hessian.reset();
+    timed(statistics.merge_seconds, [&] { sum.move_to(statistics); });
     solve(statistics);
   }
 }

@@ -14,6 +14,7 @@ namespace gramian::python {
 
 struct HookOptions {
   Sequential sequential = Sequential::subset;
+  Statistic statistic = Statistic::hessian;
   AccumulationSettings accumulation;
   Log* log = nullptr;
 };
@@ -21,7 +22,7 @@ struct HookOptions {
 // `driver` (gramian/hooks/driver.py) has
 //   tokens, batches                      numbers
 //   collect(layer, sums) -> int          runs all batches, as far as needed, and adds the input of each module that is a key of
-//                                        `sums` to its HessianAccumulator; returns the additions made
+//                                        `sums` to its accumulator; returns the additions made
 //   collect_head(sums) -> int            the same of the head
 //   replace(layer, name, weight)         the module goes on with `weight` [out, in]
 //   finish(layer)                        runs all batches to the layer's end

@@ -155,8 +155,9 @@ std::string run(const std::string& settings_text, const py::dict& given_subject,
   RowSet rows = rows_of(given_rows);
   Log log(settings.at("quiet") == true ? LogLevel::quiet : LogLevel::normal);
   const MakeForward forward = [&](const auto& share) {
-    return std::make_unique<HookForward>(driver, subject, share,
-                                         HookOptions{job.sequential, job.accumulation, &log});
+    return std::make_unique<HookForward>(
+        driver, subject, share,
+        HookOptions{job.sequential, find_method(job.method).statistic, job.accumulation, &log});
   };
   const Work work;
   return quantize(job, subject, std::move(rows), forward, *pool(), log).dump();

@@ -2,6 +2,7 @@
 #include "bindings.h"
 #include "stats/hessian.h"
 #include "stats/imatrix.h"
+#include "stats/local_hessian.h"
 #include "stats/patch_rows.h"
 
 namespace gramian::python {
@@ -62,6 +63,27 @@ nothing of the batch is then added.)")
 H, float32 [in_features, in_features], exactly symmetric; zeros when nothing was added. Not to be modified. More rows may be added
 and merged later.)")
       .def_property_readonly("tokens", &HessianAccumulator::tokens, "Token vectors that counted so far.");
+
+  py::class_<LocalHessianAccumulator, std::shared_ptr<LocalHessianAccumulator>>(m, "LocalHessianAccumulator",
+                                                                                R"(
+sum(x_b x_b^T) over the token vectors, for each block b of 16 input columns: what scales of NVFP4's blocks are weighted with.
+in_features, lanes, hessian_input_dtype: as HessianAccumulator's.)")
+      .def(py::init([](int64_t in_features, int lanes, const std::string& input) {
+             if (in_features < 1 || lanes < 1)
+               throw Error(ErrorKind::invalid_argument, "LocalHessianAccumulator",
+                           str("in_features ", in_features, " and lanes ", lanes, " must be positive"));
+             return std::make_shared<LocalHessianAccumulator>(in_features, lanes,
+                                                              settings(input, std::nullopt));
+           }),
+           py::arg("in_features"), py::arg("lanes") = 1, py::arg("hessian_input_dtype") = "auto")
+      .def("add", &add<LocalHessianAccumulator>, py::arg("rows"), py::arg("keep") = py::none(),
+           py::arg("lane") = 0, "Adds rows [..., in_features], as HessianAccumulator.add.")
+      .def("merge", &merge<LocalHessianAccumulator>,
+           "The sums, float32 [in_features / 16, rounded up, 16, 16]; columns beyond in_features count as "
+           "zeros.")
+      .def_property_readonly(
+          "tokens", [](const LocalHessianAccumulator& sums) { return sums.tokens(); },
+          "Token vectors that counted so far.");
 
   py::class_<ImatrixAccumulator, std::shared_ptr<ImatrixAccumulator>>(m, "ImatrixAccumulator", R"(
 sum(x^2) per input column, float64 [in_features]: llama.cpp's importance matrix. Divide by `tokens` for the mean.)")

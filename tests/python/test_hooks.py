@@ -94,6 +94,21 @@ class PlainModel(TestCase):
             quantize(Decoder(layers=1), self.folder / format, method="gptq", format=format, bits=4, group_size=64)
             self.assertIn(f"blocks.0.mlp.down_proj.{mark}", load(self.folder / format))
 
+    def test_local_hessians(self):
+        """NVFP4's scales are searched by what the modules receive, experts each by its own rows."""
+        for name, model in (("dense", Decoder(layers=1)), ("mixture", Decoder(layers=1, experts=4))):
+            report = quantize(model, self.folder / name, method="local_hessian")
+            plain = quantize(model, self.folder / f"{name}-plain", method="nvfp4_mse")
+            self.assertEqual([module["fallback"] for module in report["modules"]], [None] * len(report["modules"]))
+            self.assertEqual(len(report["modules"]), len(plain["modules"]))
+            found, without = load(self.folder / name), load(self.folder / f"{name}-plain")
+            self.assertEqual(set(found), set(without))
+            scales = [part for part in found if part.endswith("weight_scale")]
+            self.assertEqual(len(scales), len(report["modules"]))
+            self.assertTrue(all(not torch.equal(found[part].view(torch.uint8), without[part].view(torch.uint8)) for part in scales))
+            counts = {module["samples"] for module in report["modules"]}
+            self.assertEqual(len(counts) > 1, name == "mixture")
+
 
 class Failures(TestCase):
     def test_everything_wrong_is_said_before_the_model_runs(self):

@@ -87,6 +87,16 @@ class Bundled(TestCase):
         self.quantize(self.folder / "hooks-subset")
         self.assertLess(share_of_other_codes(self.folder / "own-subset", self.folder / "hooks-subset", "model.layers.0."), 0.005)
 
+    def test_local_hessians_agree_with_the_engines_forward(self):
+        self.native(self.folder / "own", "--method", "local_hessian")
+        self.quantize(self.folder / "hooks", method="local_hessian")
+        own, hooks = load(self.folder / "own"), load(self.folder / "hooks")
+        self.assertEqual(set(own), set(hooks))
+        parts = [name for name in own if name.startswith("model.layers.0.") and name.endswith(("weight_packed", "weight_scale"))]
+        self.assertEqual(len(parts), 14)
+        other = sum((own[name].view(torch.uint8) != hooks[name].view(torch.uint8)).sum().item() for name in parts)
+        self.assertLess(other / sum(own[name].numel() for name in parts), 0.005)
+
     def test_ten_lines_give_checkpoints_that_load(self):
         text = (TINYSTORIES / "calibration.txt").read_text()
         stories = [story for story in text.split("<|endoftext|>") if story.strip()][:24]
