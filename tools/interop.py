@@ -44,7 +44,6 @@ CELLS = [
     ("compressed-tensors, W4A16, by `gramian.quantize()`", {"method": "gptq", "format": "compressed-tensors"}, "transformers", "float32",
      1e-3, 1e-6),
     ("GGUF, F16, by `gramian convert`", ("--type", "F16"), "gguf", "float32", 1e-3, 1e-6),
-    ("GGUF, Q8_0, by `gramian convert`", ("--type", "Q8_0"), "gguf", "float32", 1e-3, 1e-6),
 ]
 PROGRAM = {"QQQ_TORCH": "GPT-QModel 7.7.0, QQQ_TORCH", "GPTQ_TORCH": "GPT-QModel 7.7.0, GPTQ_TORCH",
            "transformers": "transformers 5.23.0 with compressed-tensors 0.20.0", "gguf": "transformers 5.23.0 with gguf 0.19.0"}
