@@ -43,8 +43,9 @@ void run(const Flags& flags, const Common& common) {
   ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(rows.rows, model.model().spec().vocab, flags.evaluation.source());
   const auto reference = open_reference(flags.reference, flags.model.open, rows.rows, pool, log);
-  const EvalResult result = evaluate(model, reference->resident(), rows.rows,
-                                     {.batch = flags.batch, .kept = reference->states()}, log);
+  const EvalResult result = evaluate(
+      model, reference->resident(), rows.rows,
+      {.batch = flags.batch, .kept = reference->states(), .context = flags.evaluation.context()}, log);
 
   Json json;
   json["model"] = flags.model.folder;
@@ -55,6 +56,7 @@ void run(const Flags& flags, const Common& common) {
   json["kl_tail"] = result.tail ? kl_tail(*result.tail) : Json(nullptr);
   json["top1_agreement"] = result.kl ? Json(result.top1_agreement) : Json(nullptr);
   if (flags.per_row) json["per_row"] = per_row(result);
+  json["protocol"] = flags.evaluation.protocol.empty() ? Json(nullptr) : Json(flags.evaluation.protocol);
   json["rows"] = rows.rows.size();
   json["tokens"] = result.tokens;
   json["seconds"] = result.seconds;

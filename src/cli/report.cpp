@@ -8,7 +8,9 @@
 #include "eval/job_page.h"
 #include "eval/report_page.h"
 #include "formats/checkpoint.h"
+#include "formats/gguf/model_reader.h"
 #include "formats/json.h"
+#include "pipeline/output_gguf.h"
 
 namespace gramian::cli {
 namespace fs = std::filesystem;
@@ -27,9 +29,11 @@ bool is_telemetry(const std::string& text) {
 
 std::string page_of(const Flags& flags) {
   const bool folder = fs::is_directory(flags.document);
-  const fs::path file = folder ? flags.document / kReportName : flags.document;
-  if (folder && !fs::exists(file))
-    throw Error(ErrorKind::invalid_argument, flags.document.string(), str("holds no ", kReportName),
+  const bool model = folder || gguf::is_model_file(flags.document);
+  const fs::path file = model ? report_of(flags.document) : flags.document;
+  if (model && !fs::exists(file))
+    throw Error(ErrorKind::invalid_argument, flags.document.string(),
+                folder ? str("holds no ", kReportName) : str("has no report beside it, ", file.string()),
                 "name an output of gramian quantize; of an unfinished job the file of its --telemetry");
   const std::string text = read_text(file), where = file.string();
   JobDocument job;

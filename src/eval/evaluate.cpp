@@ -88,11 +88,14 @@ at::Tensor states_of(ResidentModel& reference, const std::vector<TokenRow>& batc
 
 }  // namespace
 
-std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
+std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows, int64_t context) {
   std::vector<TokenRow> usable;
   std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable),
-               [](const TokenRow& row) { return row.size() >= 2; });
-  if (usable.empty()) throw Error(ErrorKind::invalid_argument, "evaluation rows", "no row has two tokens");
+               [&](const TokenRow& row) { return static_cast<int64_t>(row.size()) > context; });
+  if (usable.empty())
+    throw Error(ErrorKind::invalid_argument, "evaluation rows",
+                context == 1 ? std::string("no row has two tokens")
+                             : str("no row has more than ", context, " tokens"));
   return usable;
 }
 
@@ -110,7 +113,7 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
   };
   for (const ResidentModel* model : models) refuse_other(model, model->model().checkpoint().folder().c_str());
   refuse_other(reference, "--reference");
-  const std::vector<TokenRow> usable = usable_rows(rows);
+  const std::vector<TokenRow> usable = usable_rows(rows, options.context);
   const int64_t chunk_max = std::max<int64_t>(1, options.logit_bytes_max / (vocab * 4));
   std::vector<std::vector<RowScore>> scores(models.size());
   Progress progress(log, "rows", static_cast<int64_t>(usable.size()));
@@ -128,22 +131,23 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
     int64_t offset = 0;
     for (const TokenRow& row : batch) {
       for (auto& of_model : scores) of_model.emplace_back();
-      const int64_t predicted = static_cast<int64_t>(row.size()) - 1;
+      const int64_t length = static_cast<int64_t>(row.size()), first = options.context - 1;
+      const int64_t predicted = length - options.context;
       // Even parts: each one widens the whole head.
       const int64_t parts = (predicted + chunk_max - 1) / chunk_max;
       const int64_t chunk = (predicted + parts - 1) / parts;
       for (int64_t at = 0; at < predicted; at += chunk) {
         const int64_t count = std::min(chunk, predicted - at);
-        const at::Tensor log_p =
-            reference == nullptr
-                ? at::Tensor()
-                : log_probabilities(reference->logits(reference_states.narrow(0, offset + at, count)));
+        const at::Tensor log_p = reference == nullptr
+                                     ? at::Tensor()
+                                     : log_probabilities(reference->logits(
+                                           reference_states.narrow(0, offset + first + at, count)));
         for (size_t m = 0; m < models.size(); ++m) {
-          score(log_probabilities(models[m]->logits(states[m].narrow(0, offset + at, count))), log_p,
-                ids.narrow(0, offset + at + 1, count), scores[m].back());
+          score(log_probabilities(models[m]->logits(states[m].narrow(0, offset + first + at, count))), log_p,
+                ids.narrow(0, offset + first + at + 1, count), scores[m].back());
         }
       }
-      offset += predicted + 1;
+      offset += length;
       progress.update(static_cast<double>(scores[0].size()));
     }
   }

@@ -16,6 +16,7 @@ struct EvalOptions {
   int64_t batch = 8;                           // rows per forward
   int64_t logit_bytes_max = int64_t{1} << 28;  // f32 logits held at a time, per model
   ReferenceStates* kept = nullptr;             // where the reference's states come from, or go to
+  int64_t context = 1;                         // tokens with fewer before them in their row are not scored
 };
 
 struct KlTail {
@@ -44,8 +45,8 @@ struct EvalResult {
   std::vector<RowScore> rows;  // those of two tokens and more, in order
 };
 
-// The rows that have anything to predict, those of two tokens and more; throws invalid_argument when there are none.
-std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows);
+// The rows that have anything to predict, those of more than `context` tokens; throws invalid_argument when there are none.
+std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows, int64_t context = 1);
 
 // Throws invalid_argument when no row has two tokens, or when the models' vocabularies differ; numerical when logits are
 // not finite.

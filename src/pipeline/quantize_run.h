@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,7 +20,7 @@
 #include "pipeline/layer_record.h"
 #include "pipeline/method.h"
 #include "pipeline/metrics.h"
-#include "pipeline/output_folder.h"
+#include "pipeline/output.h"
 #include "pipeline/preflight.h"
 #include "pipeline/quantize.h"
 #include "pipeline/ranks.h"
@@ -41,8 +42,9 @@ class QuantizeRun {
   void calibrated(LayerForward& forward);
   // calibrated() writes all statistics there too.
   void keep_statistics(const std::string& identity);
-  // With the statistics of an earlier job instead of a forward.
-  void from_statistics(const StatisticsFile& statistics);
+  // With statistics that are there instead of a forward: `read` gives those of modules that read one input, for all together or each.
+  using ReadStatistics = std::function<std::vector<PauseStatistics>(const std::vector<Linear*>& modules)>;
+  void from_statistics(const ReadStatistics& read);
   Json report() const;
   // Completes the checkpoint and reads it back.
   void finish();
@@ -107,8 +109,11 @@ class QuantizeRun {
   void note(size_t layer, const Outcome& outcome, const PlannedModule& planned, double solve_seconds,
             double write_seconds);
   void verify_output();
+  // What a GGUF file's types came to.
+  void report_types(Json& json) const;
 
   const QuantizeJob& job_;
+  const Prepared& ready_;
   const Subject& subject_;
   const Method& method_;
   const RowSet& rows_;
@@ -118,7 +123,7 @@ class QuantizeRun {
   Telemetry& telemetry_;
   ThreadPool& pool_;
   Log& log_;
-  std::optional<OutputFolder> output_;  // of the rank that writes
+  std::unique_ptr<Output> output_;  // of the rank that writes
   std::unique_ptr<StatisticsWriter> new_statistics_;
   Progress progress_;
   Watchdog watchdog_;

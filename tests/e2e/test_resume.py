@@ -121,7 +121,8 @@ class Interrupted(e2e.GramianTestCase):
                                    ("compat", ("--compat", "gptqmodel"), self.model),
                                    ("spill", ("--activations", "spill"), self.model),
                                    ("mixture", (), self.mixture), ("streams", (), self.streams),
-                                   ("bf16", ("--dtype", "bfloat16"), self.mixture)):
+                                   ("bf16", ("--dtype", "bfloat16"), self.mixture),
+                                   ("nvfp4", ("--method", "local_hessian"), self.mixture)):
             with self.subTest(name):
                 expected, base = self.unbroken(*flags, name=name, model=model)
                 for keep in (True, False):

@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "formats/gguf/convert.h"
+#include "formats/gguf/model_reader.h"
 #include "formats/tokenizer.h"
 #include "formats/tokenizer/unicode.h"
 #include "support/golden.h"
@@ -90,6 +93,31 @@ void check_random_streams(const Tokenizer& tokenizer, Report& report) {
   }
 }
 
+// What a GGUF file tells of a tokenizer is a tokenizer of the same ids.
+void check_through_gguf(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
+  Log log(LogLevel::quiet);
+  gguf::Metadata metadata;
+  if (!gguf::add_tokenizer(folder, nlohmann::ordered_json::object(), tokenizer.vocab_size(), metadata, log))
+    return;
+  const std::optional<std::string> told = gguf::tokenizer_json(metadata, "model.gguf");
+  ASSERT_TRUE(told) << folder;
+  const Tokenizer back = Tokenizer::parse(*told, "model.gguf");
+  std::ifstream file(folder / "golden.jsonl");
+  Report report;
+  int line = 0;
+  for (std::string text; std::getline(file, text); ++line) {
+    if (text.empty()) continue;
+    const auto golden = nlohmann::json::parse(text);
+    const auto given = golden.at("text").get<std::string>();
+    const auto ids = golden.at("ids_plain").get<Ids>();
+    report.check("ids through GGUF", line + 1, given, back.encode(given), ids);
+    report.check("decoded through GGUF", line + 1, given, back.decode(ids),
+                 golden.at("decoded").get<std::string>());
+  }
+  EXPECT_GT(line, 0) << folder;
+  EXPECT_EQ(report.mismatches(), 0) << "through GGUF, in " << folder;
+}
+
 void check_folder(const std::filesystem::path& folder) {
   std::optional<Tokenizer> tokenizer;
   try {
@@ -108,6 +136,7 @@ void check_folder(const std::filesystem::path& folder) {
     ++checked;
   }
   check_random_streams(*tokenizer, report);
+  check_through_gguf(folder, *tokenizer);
   EXPECT_GT(checked, 0) << folder << " has an empty golden.jsonl";
   EXPECT_EQ(report.mismatches(), 0) << "in " << folder;
 }
