@@ -82,7 +82,7 @@ void note_grid_options(QuantizeJob& job, const SettingsPatch& flags, const Setti
   note("--mse", given(&SettingsPatch::mse));
   note("--order", given(&SettingsPatch::order) || given(&SettingsPatch::desc_act));
   note("--static-groups", given(&SettingsPatch::static_groups));
-  note("--no-refine-scales", given(&SettingsPatch::refine_scales));
+  note("--refine", given(&SettingsPatch::refine) || given(&SettingsPatch::refine_scales));
   const bool compensates = find_method(job.method).compensates();
   note("--importance-weighted", given(&SettingsPatch::importance_weighted) && !compensates);
 }

@@ -50,6 +50,7 @@ class GgufFormat final : public LinearFormat {
     // Blocks lie as their columns do, and their codes are chosen together.
     asked.order = ColumnOrder::natural;
     asked.static_groups = false;
+    asked.refine = 0;
     return asked;
   }
 

