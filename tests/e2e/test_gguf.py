@@ -181,7 +181,9 @@ class AsModel(e2e.GramianTestCase):
                 one = self.path(family + "-1.safetensors"), self.path(family + "-2.safetensors")
                 self.report("logits", source, "--input", rows, "--output", one[0], "--dtype", "float32")
                 self.report("logits", file, "--input", rows, "--output", one[1], "--dtype", "float32")
-                self.assertEqual(*(read_safetensors(path) for path in one))
+                a, b = (read_safetensors(path)["logits"].values() for path in one)
+                # GGUF holds longrope's factors in float32.
+                self.assertLess(max(abs(x - y) for x, y in zip(a, b)), 1e-5 if family == "phi3" else 1e-30)
 
     def test_bundled_model(self):
         """Tokenizer, generation, evaluation and quantization from the file alone."""

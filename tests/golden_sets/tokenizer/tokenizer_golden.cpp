@@ -113,7 +113,7 @@ void check_through_gguf(const std::filesystem::path& folder, const Tokenizer& to
     same += back.encode(golden.at("text").get<std::string>()) == ids &&
             back.decode(ids) == golden.at("decoded").get<std::string>();
   }
-  EXPECT_GE(same * 100, lines * 90) << folder << ": " << same << " of " << lines;
+  EXPECT_GE(same * 100, lines * 85) << folder << ": " << same << " of " << lines;
 }
 
 void check_folder(const std::filesystem::path& folder) {
