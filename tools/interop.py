@@ -20,7 +20,7 @@ GRAMIAN = ROOT / "build" / "gramian"
 MODEL = ROOT / "models" / "tinystories"
 PEER = ROOT / "tools" / "peer"
 ROWS, LENGTH = 8, 256
-PACKAGES = ["transformers==5.23.0", "gptqmodel==7.7.0", "compressed-tensors==0.20.0", "gguf==0.19.0", "loguru"]
+PACKAGES = ["transformers==5.23.0", "gptqmodel==7.7.0", "compressed-tensors==0.20.0", "gguf==0.19.0", "xllamacpp==2026.10.11549", "loguru"]
 
 # name, how it is made, program, its type, largest relative L2, largest KL. Made by flags of `gramian quantize`, by options of
 # gramian.quantize() over transformers' model, or by flags of `gramian convert` into a GGUF file.
@@ -45,6 +45,15 @@ CELLS = [
      1e-3, 1e-6),
     ("GGUF, F16, by `gramian convert`", ("--type", "F16"), "gguf", "float32", 1e-3, 1e-6),
 ]
+# Type of a GGUF file and how it is made; llama.cpp rounds activations to 8 bits, so its perplexity is compared.
+BLOCKS = [
+    ("F16", ("--type", "F16")),
+    *((f"{kind}, {method}", ["--format", "gguf", "--method", method, "--type", kind]) for kind, method in (
+        ("q8_0", "rtn"), ("q4_0", "rtn"), ("q4_k", "imatrix"), ("q6_k", "imatrix"), ("q2_k", "gptq"), ("iq2_xxs", "imatrix"),
+        ("iq2_xxs", "gptq"))),
+]
+BLOCK_ROWS = 2
+PERPLEXITY_MOST = 0.005  # of ours
 PROGRAM = {"QQQ_TORCH": "GPT-QModel 7.7.0, QQQ_TORCH", "GPTQ_TORCH": "GPT-QModel 7.7.0, GPTQ_TORCH",
            "transformers": "transformers 5.23.0 with compressed-tensors 0.20.0", "gguf": "transformers 5.23.0 with gguf 0.19.0"}
 
@@ -57,6 +66,15 @@ Checked by `make interop`: the bundled model, calibrated on 16 windows, {rows} h
 |---|---|---|---:|---:|---|
 {table}
 
+## GGUF in llama.cpp
+
+Perplexity of the first {block_rows} of these rows by the probabilities of llama.cpp (in xllamacpp 2026.10.11549, float16 cache of keys and values) and by
+`gramian logits` in float32, at most {perplexity_most:g} % apart. llama.cpp rounds the activations of quantized layers to 8 bits.
+
+| file | perplexity | llama.cpp's | apart | KL | |
+|---|---:|---:|---:|---:|---|
+{blocks}
+
 ## What loads where
 | | Gramian | GPT-QModel 7.7.0 | transformers 5.23.0 | llama.cpp | vLLM, SGLang |
 |---|---|---|---|---|---|
@@ -65,7 +83,7 @@ Checked by `make interop`: the bundled model, calibrated on 16 windows, {rows} h
 | `gptq_v2` | yes | yes, checked above | through GPT-QModel | no | no |
 | `compressed-tensors` W4A16, W8A16, W8A8, W4A8 | yes | no | yes, checked above | no | documented |
 | `compressed-tensors` NVFP4 | yes | no | no: there it is run on GPUs alone | no | documented |
-| GGUF | yes | no | yes, decoded to a plain model, checked above | yes | single files, documented for vLLM |
+| GGUF | yes | no | yes, decoded to a plain model, checked above | yes, checked above | single files, documented for vLLM |
 
 `gramian.quantize()` writes through the same formats as `gramian quantize`: what loads one loads the other.
 
@@ -137,6 +155,23 @@ save_file({"input_ids": torch.tensor(ids[: rows * length]).reshape(rows, length)
     run(python, "-c", code, MODEL / "tokenizer.json", MODEL / "heldout.txt", path, ROWS, LENGTH)
 
 
+def in_llama_cpp(python, folder, rows):
+    """Table rows of BLOCKS, and how many are too far apart."""
+    table, failed = [], 0
+    for name, how in BLOCKS:
+        ours, theirs = folder / "ours.safetensors", folder / "theirs.safetensors"
+        out = make(how, folder / "out.gguf")
+        run(GRAMIAN, "logits", out, "--input", rows, "--output", ours, "--dtype", "float32")
+        run(python, PEER / "llama_server.py", "logits", out, rows, theirs, "--rows", BLOCK_ROWS)
+        text = run(python, PEER / "compare_logits.py", ours, theirs, rows)
+        kl, own, other = (float(value) for value in re.search(r"KL (\S+) .* perplexities (\S+) (\S+)", text).groups())
+        good = abs(other / own - 1) < PERPLEXITY_MOST
+        failed += not good
+        table.append(f"| {name} | {own:.3f} | {other:.3f} | {100 * (other / own - 1):+.2f} % | {kl:.1e} | {'reads it' if good else 'DIFFERS'} |")
+        print(table[-1], flush=True)
+    return table, failed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=pathlib.Path, help="Python of an environment with the programs")
@@ -163,8 +198,11 @@ def main():
             failed += not good
             table.append(f"| {name} | {PROGRAM[program]} | {dtype} | {l2:.1e} ({l2_most:g}) | {kl:.1e} ({kl_most:g}) | {'reads it' if good else 'DIFFERS'} |")
             print(table[-1], flush=True)
-    (ROOT / "docs" / "interop.md").write_text(TEXT.format(rows=ROWS, length=LENGTH, table="\n".join(table)), encoding="utf-8")
-    sys.exit(1 if failed else 0)
+        blocks, apart = in_llama_cpp(python, folder, rows)
+    (ROOT / "docs" / "interop.md").write_text(
+        TEXT.format(rows=ROWS, length=LENGTH, table="\n".join(table), block_rows=BLOCK_ROWS, perplexity_most=100 * PERPLEXITY_MOST,
+                    blocks="\n".join(blocks)), encoding="utf-8")
+    sys.exit(1 if failed + apart else 0)
 
 
 if __name__ == "__main__":

@@ -125,13 +125,26 @@ void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_h
                 "Accept less than half of the rows that --samples asks for");
 }
 
+// The protocol of Model Optimizer's comparisons: windows of so many tokens, so many of them, and the second half scored.
+constexpr int64_t kProtocolLength = 512, kProtocolContext = 257;
+constexpr size_t kProtocolRows = 100;
+
+int64_t EvaluationFlags::context() const { return protocol.empty() ? 1 : kProtocolContext; }
+
 RowSet EvaluationFlags::load(const std::string& verb, const std::string& what, const std::string& folder,
                              Log& log, bool whole) const {
   if (text.empty() == rows_file.empty())
     throw Error(ErrorKind::invalid_argument, verb, "needs exactly one of --text and --rows");
   RowOptions options = rows.options(0);
+  if (!protocol.empty()) options = {.sequence_length = kProtocolLength, .samples_default = 0};
   options.whole = whole;
   RowSet set = load_rows(source(), options, folder, log);
+  if (!protocol.empty() && set.rows.size() > kProtocolRows) {
+    for (size_t i = kProtocolRows; i < set.rows.size(); ++i)
+      set.tokens -= static_cast<int64_t>(set.rows[i].size());
+    set.rows.resize(kProtocolRows);
+    set.policy += str(", the first ", kProtocolRows);
+  }
   log.info(str(what, ": ", set.rows.size(), " rows, ", set.tokens, " tokens; ", set.policy));
   return set;
 }
@@ -140,6 +153,13 @@ void add_evaluation_flags(CLI::App& verb, EvaluationFlags& flags) {
   verb.add_option("--text", flags.text, "Text to evaluate on: .txt or .jsonl");
   verb.add_option("--rows", flags.rows_file, "Ready rows to evaluate on: .safetensors with input_ids");
   add_row_flags(verb, flags.rows, "Rows to evaluate; without it all");
+  auto* protocol = verb.add_option(
+      "--protocol", flags.protocol,
+      "wikitext-kl: windows of 512 tokens of --text, the first 100 or all that there are, scored from "
+      "position 256 on");
+  protocol->check(CLI::IsMember({"wikitext-kl"}));
+  for (const char* other : {"--rows", "--samples", "--sequence-length", "--seed", "--allow-fewer"})
+    protocol->excludes(verb.get_option(other));
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {

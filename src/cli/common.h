@@ -68,15 +68,17 @@ struct RowFlags {
 };
 void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_help);
 
-// --text or --rows with the flags of rows: what models are evaluated on.
+// --text or --rows with the flags of rows, or --protocol: what models are evaluated on.
 struct EvaluationFlags {
-  std::string text, rows_file;
+  std::string text, rows_file, protocol;
   RowFlags rows;
   std::filesystem::path source() const { return rows_file.empty() ? text : rows_file; }
   // For a model in `folder`; says what they are, after `what`. Throws invalid_argument unless exactly one of the two was given.
   // `whole`: rows are not cut, and a .txt is one.
   RowSet load(const std::string& verb, const std::string& what, const std::string& folder, Log& log,
               bool whole = false) const;
+  // Tokens before the first that is scored.
+  int64_t context() const;
 };
 void add_evaluation_flags(CLI::App& verb, EvaluationFlags& flags);
 

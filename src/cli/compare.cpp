@@ -62,14 +62,16 @@ void run(const Flags& flags, const Common& common) {
   ResidentModel a(flags.model.folder, flags.model.open, pool), b(flags.second, flags.model.open, pool);
   const auto reference = open_reference(flags.reference, flags.model.open, rows.rows, pool, log);
   refuse_foreign_ids(rows.rows, a.model().spec().vocab, flags.evaluation.source());
-  const std::vector<EvalResult> both = evaluate_all({&a, &b}, reference->resident(), rows.rows,
-                                                    {.batch = flags.batch, .kept = reference->states()}, log);
+  const std::vector<EvalResult> both = evaluate_all(
+      {&a, &b}, reference->resident(), rows.rows,
+      {.batch = flags.batch, .kept = reference->states(), .context = flags.evaluation.context()}, log);
 
   Json json;
   json["a"] = flags.model.folder;
   json["b"] = flags.second;
   json["reference"] = flags.reference.folder;
   json["dtype"] = c10::toString(a.model().dtype());
+  json["protocol"] = flags.evaluation.protocol.empty() ? Json(nullptr) : Json(flags.evaluation.protocol);
   json["rows"] = both[0].rows.size();
   json["tokens"] = both[0].tokens;
   std::vector<std::vector<std::string>> cells{{"", "A", "B", "A - B", "95 % interval", "bootstrap"}};

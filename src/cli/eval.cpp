@@ -68,9 +68,12 @@ void run(const Flags& flags, const Common& common) {
   ResidentModel model(flags.model.folder, flags.model.open, pool);
   refuse_foreign_ids(rows.rows, model.model().spec().vocab, flags.evaluation.source());
   const auto reference = open_reference(flags.reference, flags.model.open, rows.rows, pool, log);
-  const EvalResult result =
-      evaluate(model, reference->resident(), rows.rows,
-               {.batch = flags.batch, .kept = reference->states(), .window = window}, log);
+  const EvalResult result = evaluate(model, reference->resident(), rows.rows,
+                                     {.batch = flags.batch,
+                                      .kept = reference->states(),
+                                      .window = window,
+                                      .context = flags.evaluation.context()},
+                                     log);
 
   Json json;
   json["model"] = flags.model.folder;
@@ -84,6 +87,7 @@ void run(const Flags& flags, const Common& common) {
   json["stride"] = window ? Json(window->stride) : Json(nullptr);
   json["by_position"] = by_position(result);
   if (flags.per_row) json["per_row"] = per_row(result);
+  json["protocol"] = flags.evaluation.protocol.empty() ? Json(nullptr) : Json(flags.evaluation.protocol);
   json["rows"] = rows.rows.size();
   json["tokens"] = result.tokens;
   json["seconds"] = result.seconds;
@@ -123,7 +127,8 @@ void add_eval(CLI::App& app) {
               "scored once, with what is before it in its window")
           ->check(CLI::Range(2, 1 << 24))
           ->excludes("--sequence-length")
-          ->excludes("--reference-states");
+          ->excludes("--reference-states")
+          ->excludes("--protocol");
   verb.add_option("--stride", flags->stride, "By how many tokens they slide (default: half a window)")
       ->check(CLI::Range(1, 1 << 24))
       ->needs(window);

@@ -14,7 +14,7 @@ namespace {
 
 struct Flags {
   QuantizeJob job;
-  std::string calibration;
+  std::string calibration, imatrix;
   std::string compat;
   std::string lanes = "cpu:1";
   std::string memory;
@@ -44,6 +44,14 @@ std::string summary(const Json& report) {
   text += str(fixed(report.at("seconds"), 1), " s, peak memory ", human_bytes(report.at("peak_rss_bytes")));
   if (report.at("tokens") > 0) text += str(", ", report.at("tokens").get<int64_t>(), " calibration tokens");
   text += "\n";
+  if (report.contains("type")) {
+    text += "types:";
+    for (const auto& [type, share] : report.at("type_shares").items())
+      text += str(" ", type, " ", fixed(100 * share.get<double>(), 1), " %");
+    for (const auto& [name, type] : report.at("other_types").items())
+      text += str("; ", name, " ", type.get<std::string>());
+    text += "\n";
+  }
   if (report.at("fallbacks") > 0)
     text += str(report.at("fallbacks").get<int64_t>(), " modules fell back to rounding without a Hessian\n");
   if (!report.at("skipped").empty()) text += str(report.at("skipped").size(), " layers left unquantized\n");
@@ -69,6 +77,7 @@ void run(Flags& flags, const Common& common) {
   Log log = job.ranks == nullptr || job.ranks->writes() ? common.log() : Log(LogLevel::quiet);
   const auto pool = common.pool();
   if (!flags.calibration.empty()) job.calibration = flags.calibration;
+  if (!flags.imatrix.empty()) job.imatrix = flags.imatrix;
   job.compat_gptqmodel = !flags.compat.empty();
   settle_solve(flags.solve, job);
   job.accumulation = flags.accumulation.settings(job.accumulation);
@@ -100,10 +109,15 @@ void add_quantize(CLI::App& app, Ranks* ranks) {
   QuantizeJob& job = flags->job;
   job.ranks = ranks;
   verb.add_option("model", job.source, "Model folder")->required();
-  verb.add_option("-o,--output", job.output, "Folder to make; appears only when it is complete")->required();
+  verb.add_option("-o,--output", job.output,
+                  "Folder to make, or .gguf file to write; appears only when it is complete")
+      ->required();
   add_solve_flags(verb, flags->solve);
   verb.add_option("--calibration", flags->calibration,
                   "Calibration rows: .txt, .jsonl or .safetensors (input_ids)");
+  verb.add_option(
+      "--imatrix", flags->imatrix,
+      "Method imatrix: importance from this file (gramian imatrix, llama-imatrix) instead of a forward");
   add_row_flags(verb, flags->rows, "Calibration rows; without it 128, or all of a file of ready rows");
   verb.add_option(
           "--held-out", job.held_out,

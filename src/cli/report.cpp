@@ -9,8 +9,10 @@
 #include "eval/job_page.h"
 #include "eval/report_page.h"
 #include "formats/checkpoint.h"
+#include "formats/gguf/model_reader.h"
 #include "formats/json.h"
 #include "formats/model_files.h"
+#include "pipeline/output_gguf.h"
 
 namespace gramian::cli {
 namespace fs = std::filesystem;
@@ -69,9 +71,11 @@ std::vector<ReportStory> stories_of(const Flags& flags, const fs::path& output, 
 
 std::string page_of(const Flags& flags, const Common& common) {
   const bool folder = fs::is_directory(flags.document);
-  const fs::path file = folder ? flags.document / kReportName : flags.document;
-  if (folder && !fs::exists(file))
-    throw Error(ErrorKind::invalid_argument, flags.document.string(), str("holds no ", kReportName),
+  const bool model = folder || gguf::is_model_file(flags.document);
+  const fs::path file = model ? report_of(flags.document) : flags.document;
+  if (model && !fs::exists(file))
+    throw Error(ErrorKind::invalid_argument, flags.document.string(),
+                folder ? str("holds no ", kReportName) : str("has no report beside it, ", file.string()),
                 "name an output of gramian quantize; of an unfinished job the file of its --telemetry");
   const std::string text = read_text(file), where = file.string();
   JobDocument job;

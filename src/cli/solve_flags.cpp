@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "formats/gguf_format.h"
 #include "pipeline/method.h"
 
 namespace gramian::cli {
@@ -56,6 +57,34 @@ std::vector<std::string> unused_options(const Method& method, const SettingsPatc
   note("--static-groups", flags.static_groups.has_value(), recipe.static_groups.has_value());
   note("--refine", flags.refine || flags.refine_scales, recipe.refine || recipe.refine_scales);
   return names;
+}
+
+// A GGUF file's types have bits and groups of their own, and other formats have no types.
+void note_grid_options(QuantizeJob& job, const SettingsPatch& flags, const SettingsPatch& recipe) {
+  const auto given = [&](auto member) { return (flags.*member).has_value() || (recipe.*member).has_value(); };
+  if (job.format != gguf_format().name()) {
+    if (given(&SettingsPatch::type) || given(&SettingsPatch::anchored) ||
+        given(&SettingsPatch::importance_weighted))
+      job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--type",
+                                    str("and its options are GGUF's, the format is ", job.format),
+                                    "add --format gguf"));
+    return;
+  }
+  const auto note = [&](const char* name, bool there) {
+    if (there &&
+        std::find(job.unused_options.begin(), job.unused_options.end(), name) == job.unused_options.end())
+      job.unused_options.emplace_back(name);
+  };
+  note("--bits", given(&SettingsPatch::bits));
+  note("--activation-bits", given(&SettingsPatch::activation_bits));
+  note("--group-size", given(&SettingsPatch::group_size));
+  note("--sym", given(&SettingsPatch::symmetric));
+  note("--mse", given(&SettingsPatch::mse));
+  note("--order", given(&SettingsPatch::order) || given(&SettingsPatch::desc_act));
+  note("--static-groups", given(&SettingsPatch::static_groups));
+  note("--refine", given(&SettingsPatch::refine) || given(&SettingsPatch::refine_scales));
+  const bool compensates = find_method(job.method).compensates();
+  note("--importance-weighted", given(&SettingsPatch::importance_weighted) && !compensates);
 }
 
 }  // namespace
@@ -115,6 +144,18 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
       "--scale-multiples", flags.multiples,
       "NVFP4: instead of every scale try multiples of the largest magnitude's, START:STOP:STEP like "
       "0.25:4:0.1");
+  verb.add_option(
+      "--type", flags.type,
+      "GGUF: the type of the blocks, like iq2_xxs, q4_k or q6_k; rows that it does not divide get "
+      "llama.cpp's other one");
+  verb.add_option(
+          "--encoder", flags.encoder,
+          "GGUF: search = llama.cpp's (default), anchored = IQ2_XXS in one pass with a scale that is not "
+          "searched")
+      ->check(CLI::IsMember({"search", "anchored"}));
+  verb.add_flag(
+      "--importance-weighted", flags.importance_weighted,
+      "GGUF with error compensation: weigh each block's errors with the roots of the Hessian's diagonal");
   verb.add_option("--lm-head-bits", flags.head_bits,
                   "Quantize lm_head too, with so many bits in groups of 32 (qqq: 8 bits, one scale per row)")
       ->check(CLI::IsMember({2, 3, 4, 8}));
@@ -164,7 +205,6 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
     job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--lm-head-bits",
                                   "a rule of the recipe leaves lm_head as it is", "leave one of them out"));
   }
-  if (recipe.sequential) job.sequential = *recipe.sequential;
   job.accumulation.input = recipe.hessian_input.value_or(HessianInput::automatic);
   job.accumulation.staging = recipe.staging;
   job.accumulation.chunk_size = recipe.chunk_size.value_or(0);
@@ -175,6 +215,8 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   const auto method =
       std::find_if(methods.begin(), methods.end(), [&](const Method& one) { return one.name == job.method; });
   if (method == methods.end()) return;
+  if (method->single_pass) job.sequential = Sequential::none;
+  if (recipe.sequential) job.sequential = *recipe.sequential;
   job.format = flags.format.value_or(recipe.format.value_or(method->format));
   SettingsPatch given = flags.settings;
   if (flags.asymmetric || flags.symmetric) given.symmetric = flags.symmetric;
@@ -184,8 +226,12 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   ModuleSettings settings{job.compat_gptqmodel ? method->compat : method->defaults, {}};
   job.recipe_problems.check([&] { settings = patched(settings, recipe.defaults); });
   if (flags.multiples) given.search = parse_multiples(*flags.multiples);
-  settings = patched(settings, given);
+  if (flags.type) job.recipe_problems.check([&] { given.type = &parse_block_type(*flags.type); });
+  if (flags.encoder) given.anchored = *flags.encoder == "anchored";
+  if (flags.importance_weighted) given.importance_weighted = true;
   job.unused_options = unused_options(*method, given, recipe.defaults);
+  note_grid_options(job, given, recipe.defaults);
+  settings = patched(settings, given);
   if (!method->compensates()) settings.solve.refine = 0;
   job.solve = settings.solve;
   job.fallback = settings.fallback;

@@ -17,6 +17,8 @@ struct SolveFlags {
   SettingsPatch settings;
   bool asymmetric = false, symmetric = false, desc_act = false, static_groups = false;
   std::optional<std::string> multiples;
+  std::optional<std::string> type, encoder;
+  bool importance_weighted = false;
   std::optional<std::string> order, fallback, smoother, threshold;
   bool no_fallback = false;
   std::optional<int> head_bits;

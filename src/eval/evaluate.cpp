@@ -93,12 +93,13 @@ struct Span {
   }
 };
 
-std::vector<Span> spans_of(const std::vector<TokenRow>& rows, const std::optional<SlidingWindow>& window) {
+std::vector<Span> spans_of(const std::vector<TokenRow>& rows, int64_t context,
+                           const std::optional<SlidingWindow>& window) {
   std::vector<Span> spans;
   for (size_t row = 0; row < rows.size(); ++row) {
     const auto length = static_cast<int64_t>(rows[row].size());
     const int64_t most = window ? window->length : length;
-    for (int64_t begin = 0, scored = 0; scored < length; begin += window ? window->stride : length) {
+    for (int64_t begin = 0, scored = context; scored < length; begin += window ? window->stride : length) {
       const int64_t end = std::min(begin + most, length), first = std::max(scored, begin + 1);
       if (first < end) spans.push_back({row, begin, end, first});
       scored = end;
@@ -141,11 +142,14 @@ std::vector<PositionScore> EvalResult::by_position() const {
   return parts;
 }
 
-std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows) {
+std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows, int64_t context) {
   std::vector<TokenRow> usable;
   std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable),
-               [](const TokenRow& row) { return row.size() >= 2; });
-  if (usable.empty()) throw Error(ErrorKind::invalid_argument, "evaluation rows", "no row has two tokens");
+               [&](const TokenRow& row) { return static_cast<int64_t>(row.size()) > context; });
+  if (usable.empty())
+    throw Error(ErrorKind::invalid_argument, "evaluation rows",
+                context == 1 ? std::string("no row has two tokens")
+                             : str("no row has more than ", context, " tokens"));
   return usable;
 }
 
@@ -163,9 +167,9 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
   };
   for (const ResidentModel* model : models) refuse_other(model, model->model().checkpoint().folder().c_str());
   refuse_other(reference, "--reference");
-  const std::vector<TokenRow> usable = usable_rows(rows);
+  const std::vector<TokenRow> usable = usable_rows(rows, options.context);
   GRAMIAN_CHECK(options.kept == nullptr || !options.window, "states of windows are not kept");
-  const std::vector<Span> spans = spans_of(usable, options.window);
+  const std::vector<Span> spans = spans_of(usable, options.context, options.window);
   const int64_t chunk_max = std::max<int64_t>(1, options.logit_bytes_max / (vocab * 4));
   std::vector<std::vector<RowScore>> scores(models.size());
   Progress progress(log, options.window ? "windows" : "rows", static_cast<int64_t>(spans.size()));

@@ -25,6 +25,7 @@ struct EvalOptions {
   int64_t logit_bytes_max = int64_t{1} << 28;  // f32 logits held at a time, per model
   ReferenceStates* kept = nullptr;  // where the reference's states come from, or go to; not with a window
   std::optional<SlidingWindow> window = std::nullopt;  // rows are run whole without
+  int64_t context = 1;  // tokens with fewer before them in their row are not scored
 };
 
 struct KlTail {
@@ -65,8 +66,8 @@ struct EvalResult {
   std::vector<PositionScore> by_position() const;
 };
 
-// The rows that have anything to predict, those of two tokens and more; throws invalid_argument when there are none.
-std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows);
+// The rows that have anything to predict, those of more than `context` tokens; throws invalid_argument when there are none.
+std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows, int64_t context = 1);
 
 // Throws invalid_argument when no row has two tokens, or when the models' vocabularies differ; numerical when logits are
 // not finite.

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "formats/compressed_tensors.h"
 #include "formats/encoded_tensor.h"
+#include "formats/gguf_format.h"
 #include "formats/gptq_format.h"
 #include "formats/qqq_format.h"
 #include "tensor/ops.h"
@@ -62,6 +63,8 @@ QuantizedLinear LinearFormat::codes(const PackedParts&, int64_t, int64_t, const 
               "decode it instead");
 }
 
+GridOptions LinearFormat::fitted(const GridOptions& settled, int64_t) const { return settled; }
+
 bool LinearFormat::holds(const Checkpoint& checkpoint, const std::string& module) const {
   for (const std::string& mark : marks()) {
     if (checkpoint.contains(module + "." + mark)) return true;
@@ -78,7 +81,7 @@ std::optional<std::string> LinearFormat::module_of(const std::string& tensor) co
 
 const std::vector<const LinearFormat*>& all_formats() {
   static const std::vector<const LinearFormat*> kFormats{&qqq_format(), &gptq_format(), &gptq_v2_format(),
-                                                         &compressed_tensors_format()};
+                                                         &compressed_tensors_format(), &gguf_format()};
   return kFormats;
 }
 

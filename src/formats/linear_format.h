@@ -100,6 +100,10 @@ class LinearFormat {
   // The options with what storing decides (the kind of grid, the type of scales), for weights of type `dtype`. Throws invalid_argument, naming
   // the option, for what the format cannot hold.
   virtual SolveOptions settle(SolveOptions asked, DType dtype) const = 0;
+  // The grid of a module of `columns` inputs, where the format has another one for rows that the settled one does not divide.
+  virtual GridOptions fitted(const GridOptions& settled, int64_t columns) const;
+  // Whether the output is one GGUF file instead of a folder of safetensors.
+  virtual bool one_file() const { return false; }
   // Why a module of this shape does not fit, with the remedy; empty when it does.
   virtual std::string unfit_reason(int64_t n, int64_t k, const GridOptions& grid) const = 0;
   // The tensors of a module, in the order in which they are written.

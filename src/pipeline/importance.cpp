@@ -3,10 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "formats/gguf/names.h"
 #include "models/model.h"
 #include "pipeline/calibrator.h"
@@ -80,6 +83,68 @@ MeasuredImportance measure_importance(const ImportanceJob& job, ThreadPool& pool
   measured.without_data = find_without_data(measured.matrix);
   measured.rows = static_cast<int64_t>(rows.rows.size());
   return measured;
+}
+
+ModelImportance::ModelImportance(const std::filesystem::path& file, const Subject& subject)
+    : matrix_(read_importance(file)), model_type_(subject.model_type) {
+  constexpr size_t kNamesMax = 8;
+  const std::string where = file.string();
+  std::set<std::string> known;
+  for (const auto& [name, tensor] : subject.checkpoint->tensors()) {
+    if (const auto mapped = gguf::mapped_name(name, model_type_)) known.insert(mapped->name);
+  }
+  known.insert("output.weight");
+  std::vector<std::string> strangers;
+  for (const auto& [name, sums] : matrix_.weights) {
+    if (!known.contains(name)) strangers.push_back(name);
+  }
+  if (!strangers.empty())
+    throw Error(
+        ErrorKind::invalid_argument, where,
+        str(strangers.size(), " name(s) are no tensors of this model: ", quote_names(strangers, kNamesMax)),
+        "measure the importance of this model");
+  // Legacy files do not tell experts apart: the model does.
+  std::map<std::string, std::pair<int64_t, int64_t>> sizes;  // experts, columns
+  size_t modules = 0;
+  for (const auto& layer : subject.layers) {
+    for (const Linear& module : layer) {
+      const gguf::MappedName name = name_of(module, model_type_);
+      auto& [experts, columns] = sizes[name.name];
+      experts = std::max(experts, name.expert + 1);
+      columns = module.in_features;
+      ++modules;
+      if (!matrix_.weights.contains(name.name)) missing_.push_back(module.name);
+    }
+  }
+  if (missing_.size() == modules)
+    throw Error(ErrorKind::invalid_argument, where, "names none of the model's linear layers",
+                "measure the importance of this model");
+  for (const auto& [name, size] : sizes) {
+    const auto found = matrix_.weights.find(name);
+    if (found != matrix_.weights.end())
+      split_experts(found->second, std::max<int64_t>(1, size.first), size.second,
+                    where + ": " + quote_name(name));
+  }
+}
+
+std::vector<PauseStatistics> ModelImportance::read(const std::vector<Linear*>& modules) const {
+  std::vector<PauseStatistics> all;
+  for (Linear* module : modules) {
+    const gguf::MappedName name = name_of(*module, model_type_);
+    PauseStatistics& one = all.emplace_back();
+    one.modules = {module};
+    one.expert = name.expert >= 0;
+    const auto found = matrix_.weights.find(name.name);
+    if (found == matrix_.weights.end()) continue;
+    const auto expert = static_cast<size_t>(std::max<int64_t>(0, name.expert));
+    const ImportanceSums& sums = found->second;
+    one.tokens = std::llround(sums.counts[expert]);
+    const int64_t columns = sums.in_features();
+    one.squares = tensor::empty({columns}, at::kFloat);
+    std::copy_n(sums.sums.begin() + static_cast<int64_t>(expert) * columns, columns,
+                one.squares.mutable_data_ptr<float>());
+  }
+  return all;
 }
 
 }  // namespace gramian

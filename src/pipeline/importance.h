@@ -8,7 +8,9 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "formats/imatrix_file.h"
+#include "pipeline/calibrator.h"
 #include "pipeline/rows.h"
+#include "pipeline/subject.h"
 
 namespace gramian {
 
@@ -33,5 +35,23 @@ struct MeasuredImportance {
 
 // Throws what opening a model and reading rows throws, and numerical naming row, token and module for an input that is not finite.
 MeasuredImportance measure_importance(const ImportanceJob& job, ThreadPool& pool, Log& log);
+
+// An importance matrix beside the model that it is of.
+class ModelImportance {
+ public:
+  // Throws what read_importance() throws; invalid_argument for names that no tensor of the model has, for another size, and where no
+  // linear layer is named at all.
+  ModelImportance(const std::filesystem::path& file, const Subject& subject);
+  const ImportanceMatrix& matrix() const noexcept { return matrix_; }
+  // Linear layers that the file does not name.
+  const std::vector<std::string>& missing() const noexcept { return missing_; }
+  // Of each module, its own; without tokens where the file has none.
+  std::vector<PauseStatistics> read(const std::vector<Linear*>& modules) const;
+
+ private:
+  ImportanceMatrix matrix_;
+  std::string model_type_;
+  std::vector<std::string> missing_;
+};
 
 }  // namespace gramian

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/digest.h"
+#include "base/file.h"
 #include "kernels/cpu_level.h"
 #include "stats/gram.h"
 
@@ -48,6 +49,10 @@ Json options_of(const QuantizeJob& job, const Subject& subject) {
       {"format", job.format},
       {"grid", to_text(solve.grid.kind)},
       {"search", describe(solve.search)},
+      {"type", solve.grid.codec == nullptr ? Json(nullptr) : Json(solve.grid.codec->name)},
+      {"encoder", solve.grid.anchored ? "anchored" : "search"},
+      {"importance-weighted", solve.importance_weighted},
+      {"imatrix", job.imatrix ? Json(digest(MappedFile(*job.imatrix).bytes())) : Json(nullptr)},
       {"bits", solve.grid.bits},
       {"symmetric", solve.grid.symmetric},
       {"activation-bits", solve.grid.activation_bits},

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "solve/encode.h"
 #include "solve/refine.h"
 #include "solve/scale_search.h"
 #include "solve/solvers.h"
@@ -196,8 +197,20 @@ SolveSpeed measure_search(const at::Tensor& weight, const SolveOptions& options,
   return speed;
 }
 
+SolveSpeed measure_encode(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
+  const at::Tensor part = weight.slice(0, 0, 64).contiguous();
+  SolveSpeed speed;
+  GridOptions grid = options.grid;
+  grid.codec = &fitting_codec(*grid.codec, part.size(1));
+  const Clock clock;
+  solve_encode(part, {}, grid, pool);
+  speed.per_weight = clock.seconds() / static_cast<double>(part.numel());
+  return speed;
+}
+
 SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
   if (options.grid.kind == GridKind::nvfp4) return measure_search(weight, options, pool);
+  if (options.grid.kind == GridKind::ggml) return measure_encode(weight, options, pool);
   const int64_t rows = std::min<int64_t>(weight.size(0), 256);
   double cost[2] = {}, columns[2] = {};
   SolveSpeed speed;

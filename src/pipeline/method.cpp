@@ -47,6 +47,13 @@ const std::vector<Method>& all_methods() {
        Statistic::none, "compressed-tensors", nvfp4(ScaleSearch::Candidates::all)},
       {"nvfp4_max", "NVFP4 with scales from the largest magnitudes, without calibration", Statistic::none,
        "compressed-tensors", nvfp4(ScaleSearch::Candidates::largest)},
+      {"imatrix",
+       "blocks of llama.cpp's types, their errors weighted by the mean squares of the inputs",
+       Statistic::importance,
+       "gguf",
+       {.grid = {.kind = GridKind::ggml, .mse = 0}},
+       {},
+       true},
   };
   return kMethods;
 }

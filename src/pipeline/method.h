@@ -16,6 +16,7 @@ struct Method {
   const char* format = "qqq";  // where none is asked for
   SolveOptions defaults;
   SolveOptions compat = {};  // the peer's, under --compat gptqmodel
+  bool single_pass = false;  // statistics of the original model, unless another order is asked for
   bool calibrated() const { return statistic != Statistic::none; }
   // Over scales of NVFP4.
   bool searches() const {

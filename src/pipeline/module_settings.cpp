@@ -45,6 +45,9 @@ ModuleSettings patched(ModuleSettings settings, const SettingsPatch& patch) {
   if (solve.search.candidates != ScaleSearch::Candidates::largest) take(solve.search, patch.search);
   take(solve.refine, patch.refine);
   take(solve.refine_scales, patch.refine_scales);
+  take(solve.grid.codec, patch.type);
+  take(solve.grid.anchored, patch.anchored);
+  take(solve.importance_weighted, patch.importance_weighted);
   take(settings.fallback, patch.fallback);
   order_columns(solve, patch);
   return settings;
@@ -82,6 +85,9 @@ std::string describe(const ScaleSearch& search) {
 std::string describe(const SolveOptions& solve) {
   const GridOptions& grid = solve.grid;
   if (grid.kind == GridKind::nvfp4) return "NVFP4, " + describe(solve.search);
+  if (grid.codec != nullptr)
+    return str(grid.codec->name, grid.anchored ? ", anchored" : "", ", damp ", solve.damp_percent,
+               solve.importance_weighted ? ", importance weighted" : "");
   std::string text = str(grid.bits, " bits, ");
   text += grid.group_size == -1 ? std::string("whole rows") : str("groups of ", grid.group_size);
   text += grid.symmetric ? ", symmetric" : ", zero points";

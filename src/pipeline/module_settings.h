@@ -26,6 +26,8 @@ struct SettingsPatch {
   std::optional<ColumnOrder> order;
   std::optional<double> mse, damp_percent, damp_step;
   std::optional<ScaleSearch> search;
+  std::optional<const Codec*> type;  // of a GGUF file's blocks
+  std::optional<bool> anchored, importance_weighted;
   std::optional<int> refine;
   std::optional<bool> refine_scales;
   std::optional<FallbackOptions> fallback;

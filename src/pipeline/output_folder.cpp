@@ -8,6 +8,7 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "formats/model_files.h"
+#include "pipeline/verify.h"
 
 namespace gramian {
 namespace fs = std::filesystem;
@@ -85,10 +86,11 @@ void OutputFolder::copy(bool begun) {
   copy_side_files(source_, staged_.path());
 }
 
-std::map<std::string, std::string> OutputFolder::write(const std::string& module, const PackedParts& parts) {
+std::map<std::string, std::string> OutputFolder::write(const PlannedModule& module,
+                                                       const PackedParts& parts) {
   std::map<std::string, std::string> digests;
   for (const auto& [part, tensor] : parts) {
-    const std::string name = module + "." + part;
+    const std::string name = module.linear.name + "." + part;
     const at::Tensor plain = tensor.contiguous();
     const std::span bytes(static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes());
     writer_.write(name, plain);
@@ -124,6 +126,10 @@ void OutputFolder::finish(const QuantizationFields& quantization, const std::opt
   config["quantization_config"] = fields;
   write_atomically(staged_.path() / "config.json", config.dump(2) + "\n");
   write_atomically(staged_.path() / "quantize_config.json", fields.dump(2) + "\n");
+}
+
+std::vector<std::string> OutputFolder::differences(const Checkpoint& written) const {
+  return compare_with_source(written, source_, plan_);
 }
 
 void OutputFolder::commit(const nlohmann::ordered_json& report) {

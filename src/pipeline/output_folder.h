@@ -1,5 +1,5 @@
-// The output of a job: packed tensors, everything else of the source byte for byte (decoded where the source encodes it),
-// configuration and report, under the final name only when complete.
+// A job's output as a model folder: packed tensors, everything else of the source byte for byte (decoded where the source encodes
+// it), configuration and report.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/linear_format.h"
+#include "pipeline/output.h"
 #include "pipeline/plan.h"
 
 namespace gramian {
@@ -30,29 +31,24 @@ void write_folder(const std::filesystem::path& path, bool force,
 // Everything that belongs to the model besides weights and configuration.
 void copy_side_files(const Checkpoint& source, const std::filesystem::path& folder);
 
-class OutputFolder {
+class OutputFolder final : public Output {
  public:
-  // Builds in `staging`, where an unfinished job of the same plan may have left its part. Throws invalid_argument when `path`
-  // exists and is not empty, unless `force`; io when the disk has no room for all weights.
+  // Throws invalid_argument when `path` exists and is not empty, unless `force`; io when the disk has no room for all weights.
   OutputFolder(const std::filesystem::path& path, bool force, const std::filesystem::path& staging,
                const Checkpoint& source, const QuantizePlan& plan, uint64_t shard_bytes_max);
 
-  // Copies the side files, and the tensors that the plan does not replace: `begun` is false, or takes them as they are there.
-  void copy(bool begun);
-  // Digests of the tensors written, by their names.
-  std::map<std::string, std::string> write(const std::string& module, const PackedParts& parts);
-  // Takes the tensors of a finished part of the job; false, and nothing taken, when their digests are not these.
-  bool keep(const std::map<std::string, std::string>& digests);
-  PackedParts read(const PlannedModule& module) const;
-  // What was written survives a crash from here on.
-  void sync() { writer_.sync(); }
-  // Writes the index, config.json with `quantization` and quantize_config.json: the checkpoint in staged() is then complete.
-  // `tied`: config.json is to say that the head is, or is not, the embedding, where the source's does not.
-  void finish(const QuantizationFields& quantization, const std::optional<bool>& tied);
-  const std::filesystem::path& staged() const noexcept { return staged_.path(); }
-  // Adds the report and gives the folder its name.
-  void commit(const nlohmann::ordered_json& report);
-  uint64_t weight_bytes() const noexcept { return writer_.total_bytes(); }
+  // The side files too.
+  void copy(bool begun) override;
+  std::map<std::string, std::string> write(const PlannedModule& module, const PackedParts& parts) override;
+  bool keep(const std::map<std::string, std::string>& digests) override;
+  PackedParts read(const PlannedModule& module) const override;
+  void sync() override { writer_.sync(); }
+  // Writes the index, config.json with `quantization` and quantize_config.json.
+  void finish(const QuantizationFields& quantization, const std::optional<bool>& tied) override;
+  const std::filesystem::path& staged() const noexcept override { return staged_.path(); }
+  std::vector<std::string> differences(const Checkpoint& written) const override;
+  void commit(const nlohmann::ordered_json& report) override;
+  uint64_t weight_bytes() const noexcept override { return writer_.total_bytes(); }
 
  private:
   const Checkpoint& source_;

@@ -32,6 +32,9 @@ PlannedModule plan_module(Linear linear, const LinearFormat& format, const PlanO
   }
   const ModuleSettings settings = settings_of(options, format, module.linear.name, rule);
   module.solve = head ? format.settle_head(settings.solve, dtype) : format.settle(settings.solve, dtype);
+  const Codec* asked = module.solve.grid.codec;
+  module.solve.grid = module.format->fitted(module.solve.grid, module.linear.in_features);
+  module.fell_back = module.solve.grid.codec != asked;
   module.fallback = settings.fallback;
   module.skip_reason =
       module.format->unfit_reason(module.linear.out_features, module.linear.in_features, module.solve.grid);

@@ -35,7 +35,8 @@ struct PlannedModule {
   const LinearFormat* format = nullptr;
   SolveOptions solve = {};  // as the format settles them
   FallbackOptions fallback = {};
-  std::string rule = {};  // the one that it has, as the recipe writes it; empty: none
+  bool fell_back = false;  // the asked type of blocks does not divide its rows
+  std::string rule = {};   // the one that it has, as the recipe writes it; empty: none
   LinearShape shape() const { return {linear.out_features, linear.in_features, linear.has_bias, dtype}; }
   DType dtype = DType::bf16;  // of the source's weight, bf16 where that is encoded
 };

@@ -16,8 +16,9 @@ void refuse_fallback(const FallbackOptions& fallback, const SolveOptions& settle
   if (plain) return;
   if (settled.grid.kind != GridKind::integer)
     throw Error(ErrorKind::invalid_argument, "--fallback",
-                settled.grid.kind == GridKind::qqq
-                    ? "QQQ's modules are rounded plainly"
+                settled.grid.kind == GridKind::qqq ? "QQQ's modules are rounded plainly"
+                : settled.grid.kind == GridKind::ggml
+                    ? "blocks are then encoded without importance"
                     : "NVFP4's scales are searched by the error of the weights alone",
                 "leave --fallback and --fallback-smoother out");
   if (fallback.strategy != FallbackStrategy::rtn && settled.grid.symmetric)

@@ -19,8 +19,19 @@ namespace {
 
 constexpr uint64_t kQuickScanBytes = uint64_t{4} << 30;
 
-void refuse_output(const QuantizeJob& job) {
+void refuse_output(const QuantizeJob& job, bool one_file) {
   Journal::refuse_busy(job.output);
+  if (one_file) {
+    for (const fs::path& input :
+         {job.source, job.calibration.value_or(job.source), job.imatrix.value_or(job.source)}) {
+      std::error_code ignored;
+      if (fs::equivalent(job.output, input, ignored) ||
+          fs::equivalent(fs::absolute(job.output).parent_path(), input, ignored))
+        throw Error(ErrorKind::invalid_argument, job.output.string(), "lies among what the job reads",
+                    "name another output");
+    }
+    return refuse_occupied_file(job.output, job.force);
+  }
   if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
   StagedDirectory::refuse_occupied(job.output, job.force);
 }
@@ -72,7 +83,7 @@ class Preflight {
 
   void check_output() {
     if (job_.ranks != nullptr && !job_.ranks->writes()) return;
-    problems_.check([&] { refuse_output(job_); });
+    problems_.check([&] { refuse_output(job_, format_ != nullptr && format_->one_file()); });
     problems_.check([&] {
       if (job_.statistics.empty() || job_.sequential == Sequential::none) return;
       throw Error(ErrorKind::invalid_argument, "--statistics",
@@ -80,7 +91,7 @@ class Preflight {
     });
     problems_.check([&] {
       if (job_.statistics.empty() || ready_.method == nullptr ||
-          ready_.method->statistic != Statistic::local_hessian)
+          ready_.method->statistic == Statistic::hessian || !ready_.method->calibrated())
         return;
       throw Error(ErrorKind::invalid_argument, "--statistics",
                   str("method ", job_.method, " has no statistics to keep"),
@@ -90,6 +101,7 @@ class Preflight {
 
   Prepared finish() {
     problems_.refuse();
+    if (ready_.gguf) describe_job(job_, ready_, ready_.gguf->model.metadata);
     say();
     return std::move(ready_);
   }
@@ -120,7 +132,11 @@ class Preflight {
 
   void make_plan() {
     if (format_ == nullptr) return;
-    problems_.check([&] { ready_.plan = gramian::make_plan(ready_.subject, *format_, job_.plan_options()); });
+    problems_.check([&] {
+      ready_.plan = gramian::make_plan(ready_.subject, *format_, job_.plan_options());
+      if (job_.imatrix) ready_.importance.emplace(*job_.imatrix, ready_.subject);
+      if (format_->one_file()) ready_.gguf = plan_gguf(job_, ready_, log_);
+    });
   }
 
   bool check_settings(const std::vector<std::vector<Linear>>& linears, const std::optional<Linear>& head) {
@@ -134,7 +150,16 @@ class Preflight {
   void check_rows() {
     const bool calibrated =
         ready_.method == nullptr ? job_.calibration.has_value() : ready_.method->calibrated();
-    if (!calibrated) return;
+    problems_.check([&] {
+      if (!job_.imatrix) return;
+      if (ready_.method != nullptr && ready_.method->statistic != Statistic::importance)
+        throw Error(ErrorKind::invalid_argument, "--imatrix",
+                    str("method ", job_.method, " takes no importance"), "use --method imatrix");
+      if (job_.calibration)
+        throw Error(ErrorKind::invalid_argument, "--imatrix",
+                    "has the importance that --calibration would measure", "give one of them");
+    });
+    if (!calibrated || job_.imatrix) return;
     problems_.check([&] {
       if (!job_.calibration) {
         throw Error(ErrorKind::invalid_argument, "--calibration",
@@ -163,12 +188,15 @@ class Preflight {
 
   void say() const {
     for (const std::string& warning : warnings_) log_.warn(warning);
+    say_types();
     const int64_t surplus = ready_.model == nullptr ? 0 : ready_.model->surplus_layers();
     if (surplus > 0) {
       log_.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", ready_.model->spec().layers(),
                     ") stay as they are: if the model has them, config.json is wrong"));
     }
-    if (ready_.method->calibrated()) {
+    if (ready_.importance) {
+      say_importance(*ready_.importance);
+    } else if (ready_.method->calibrated()) {
       say_rows(ready_.rows);
     } else if (job_.calibration) {
       log_.warn(str("method ", ready_.method->name, " takes no calibration: ", job_.calibration->string(),
@@ -188,6 +216,28 @@ class Preflight {
       for (const fs::path& path : left_out) names.push_back(path.string());
       log_.info(str("not copied to the output: ", quote_names(names, 10)));
     }
+  }
+
+  void say_importance(const ModelImportance& importance) const {
+    log_.info(
+        str("importance of ", importance.matrix().weights.size(), " weights from ", job_.imatrix->string()));
+    if (!importance.missing().empty())
+      log_.warn(str(importance.missing().size(),
+                    " linear layers have no importance there: ", quote_names(importance.missing(), 5)));
+  }
+
+  // Rows that the asked type does not divide.
+  void say_types() const {
+    std::map<std::string, std::vector<std::string>> others;
+    for (const auto& layer : ready_.plan.layers) {
+      for (const PlannedModule& module : layer) {
+        if (!module.quantize || !module.fell_back) continue;
+        others[str(module.solve.grid.codec->name, " for rows of ", module.linear.in_features)].push_back(
+            module.linear.name);
+      }
+    }
+    for (const auto& [what, names] : others)
+      log_.warn(str(names.size(), " modules get ", what, ": ", quote_names(names, 3)));
   }
 
   void say_rows(const RowSet& rows) const {

@@ -3,13 +3,16 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
 #include "base/parallel.h"
 #include "formats/checkpoint.h"
 #include "models/model.h"
+#include "pipeline/importance.h"
 #include "pipeline/method.h"
+#include "pipeline/output_gguf.h"
 #include "pipeline/plan.h"
 #include "pipeline/rows.h"
 #include "pipeline/subject.h"
@@ -26,7 +29,11 @@ struct Prepared {
   QuantizePlan plan;
   RowSet rows;                                 // empty for a method without calibration
   std::vector<TokenRow> held_out;              // set aside from them
+  std::optional<ModelImportance> importance;   // that a file gives
+  std::optional<GgufPlan> gguf;                // of an output that is one file
   std::map<std::string, std::string> digests;  // of the source's tensors; empty without the scan
+  // Whether calibration rows go through the model.
+  bool runs_forward() const { return method->calibrated() && !importance; }
 };
 
 // Checks options, output folder, files, configuration, tensors, shapes, calibration rows and, unless it is switched off, all

@@ -103,8 +103,10 @@ Json dry_run_report(const QuantizeJob& job, const Prepared& ready, const std::op
   json["skipped"] = plan.skipped();
   json["rows"] = ready.rows.rows.size();
   json["tokens"] = ready.rows.tokens;
-  uint64_t bytes = 0;
-  for (const PlannedTensor& tensor : plan.tensors) bytes += bytes_of(tensor);
+  uint64_t bytes = ready.gguf ? ready.gguf->bytes() : 0;
+  if (!ready.gguf) {
+    for (const PlannedTensor& tensor : plan.tensors) bytes += bytes_of(tensor);
+  }
   json["weight_bytes"] = bytes;
   json["plan"] = budget ? plan_json(*budget, job) : Json(nullptr);
   return json;
@@ -151,7 +153,7 @@ Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shar
     journal.emplace(job.output, identity, discard ? Unfinished::discard : Unfinished::go_on, log);
   }
   std::optional<StatisticsFile> statistics;
-  if (method.calibrated() && fs::exists(job.statistics)) {
+  if (ready.runs_forward() && fs::exists(job.statistics)) {
     statistics.emplace(job.statistics, statistics_identity(identity));
     log.info("statistics are taken from " + job.statistics.string());
   }
@@ -159,7 +161,12 @@ Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shar
     QuantizeRun run(job, ready, shared, journal ? &*journal : nullptr, telemetry, pool, log);
     if (writes && !ready.held_out.empty()) run.hold_out(make_held_out());
     if (statistics) {
-      run.from_statistics(*statistics);
+      run.from_statistics([&](const std::vector<Linear*>& modules) {
+        return std::vector<PauseStatistics>{statistics->read(modules)};
+      });
+    } else if (ready.importance) {
+      run.from_statistics(
+          [&](const std::vector<Linear*>& modules) { return ready.importance->read(modules); });
     } else if (method.calibrated()) {
       if (!job.statistics.empty()) run.keep_statistics(statistics_identity(identity).dump());
       const std::unique_ptr<LayerForward> forward = make_forward();
@@ -170,7 +177,7 @@ Json run(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shar
     if (!writes) return Json();
     run.finish();
     Json report = run.report();
-    if (method.calibrated() && !statistics) say_sharing(report.at("shared_inputs"), log);
+    if (ready.runs_forward() && !statistics) say_sharing(report.at("shared_inputs"), log);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     report["seconds"] = seconds + run.earlier_seconds();
     report["peak_rss_bytes"] = peak_rss_bytes();
@@ -207,7 +214,7 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
   calibrator.share = [&](const std::vector<Linear*>& pause) { return shared.sums(pause); };
   std::optional<BudgetPlan> budget;
   std::vector<TokenRow> rows;
-  if (ready.method->calibrated()) {
+  if (ready.runs_forward()) {
     rows = job.ranks == nullptr ? ready.rows.rows : rows_of_rank(ready.rows.rows, job.batch, *job.ranks);
     budget = plan_memory(job, ready, rows, calibrator, pool);
     say(*budget, job, log);

@@ -1,4 +1,4 @@
-// A quantization job from a model folder to a QQQ checkpoint that appears only when it is complete.
+// A quantization job from a model to a checkpoint, or a GGUF file, that appears only when it is complete.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,8 @@ struct QuantizeJob {
   // rules otherwise; docs/qqq.md compares them.
   bool compat_gptqmodel = false;
   std::optional<std::filesystem::path> calibration;
+  std::optional<std::filesystem::path>
+      imatrix;  // method imatrix: importance from this file, not from a forward
   RowOptions rows;
   // Rows of the calibration that are set aside: each finished layer is tried on them (pipeline/held_out.h). 0: none.
   int64_t held_out = 0;

@@ -24,9 +24,11 @@ bool same_factor(const SolveOptions& a, const SolveOptions& b) {
 
 void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
   if (new_statistics_ && statistics.first) new_statistics_->write(statistics);
-  const bool local = method_.statistic == Statistic::local_hessian;
+  const bool factored = method_.statistic == Statistic::hessian;
   // Where the statistic has its full rank.
-  const int64_t columns = local ? nvfp4::kBlock : statistics.modules[0]->in_features;
+  const int64_t columns = factored                                        ? statistics.modules[0]->in_features
+                          : method_.statistic == Statistic::local_hessian ? nvfp4::kBlock
+                                                                          : 0;
   if (statistics.tokens < columns) {
     // The counts of experts differ, and one line is enough for all.
     log_.warn(statistics.expert
@@ -55,10 +57,12 @@ void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
     const PlannedModule& planned = *plan_.find(layer, module->name);
     if (planned.quantize) left.emplace_back(module, &planned);
   }
-  if (local) {
+  if (!factored) {
     for (const auto& [module, planned] : left) {
-      module->op = store(layer, *planned, {.blocks = statistics.blocks, .tokens = statistics.tokens},
-                         lack(*planned, statistics, starved));
+      module->op =
+          store(layer, *planned,
+                {.blocks = statistics.blocks, .squares = statistics.squares, .tokens = statistics.tokens},
+                lack(*planned, statistics, starved));
     }
     return;
   }

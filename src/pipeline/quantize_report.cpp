@@ -5,6 +5,36 @@
 namespace gramian {
 using Json = nlohmann::ordered_json;
 
+void QuantizeRun::report_types(Json& json) const {
+  const GridOptions& grid = plan_.solve.grid;
+  json["type"] = grid.codec->name;
+  json["encoder"] = grid.anchored ? "anchored" : "search";
+  json["importance_weighted"] = plan_.solve.importance_weighted;
+  json["imatrix"] = job_.imatrix ? Json(job_.imatrix->string()) : Json(nullptr);
+  std::map<std::string, int64_t> weights;
+  Json fallbacks = Json::array();
+  for (const auto& layer : plan_.layers) {
+    for (const PlannedModule& module : layer) {
+      if (!module.quantize) continue;
+      const std::string type(module.solve.grid.codec->name);
+      weights[type] += module.linear.in_features * module.linear.out_features;
+      if (module.fell_back)
+        fallbacks.push_back(
+            {{"name", module.linear.name}, {"type", type}, {"in_features", module.linear.in_features}});
+    }
+  }
+  Json& shares = json["type_shares"] = Json::object();
+  for (const auto& [type, count] : weights)
+    shares[type] = static_cast<double>(count) / static_cast<double>(plan_.quantized_weights());
+  json["type_fallbacks"] = std::move(fallbacks);
+  // What is no module: the embedding and the head.
+  Json& others = json["other_types"] = Json::object();
+  for (const gguf::TensorType& tensor : ready_.gguf->model.types) {
+    if (!tensor.name.starts_with("blk.") && tensor.shape.size() == 2)
+      others[tensor.name] = tensor.codec->name;
+  }
+}
+
 Json QuantizeRun::report() const {
   const RowSet& rows = rows_;
   const Method& method = method_;
@@ -23,6 +53,7 @@ Json QuantizeRun::report() const {
   json["group_size"] = plan_.solve.grid.group_size;
   json["mse"] = plan_.solve.grid.mse;
   if (plan_.solve.grid.kind == GridKind::nvfp4) json["search"] = describe(plan_.solve.search);
+  if (plan_.solve.grid.codec != nullptr) report_types(json);
   if (method.compensates()) {
     json["damp_percent"] = plan_.solve.damp_percent;
     json["order"] = to_text(plan_.solve.order);

@@ -20,6 +20,7 @@ constexpr uintmax_t kSpareDiskBytes = uintmax_t{64} << 20;  // left free by what
 QuantizeRun::QuantizeRun(const QuantizeJob& job, const Prepared& ready, const SharedInputs& shared,
                          Journal* journal, Telemetry& telemetry, ThreadPool& pool, Log& log)
     : job_(job),
+      ready_(ready),
       subject_(ready.subject),
       method_(*ready.method),
       rows_(ready.rows),
@@ -33,8 +34,7 @@ QuantizeRun::QuantizeRun(const QuantizeJob& job, const Prepared& ready, const Sh
       watchdog_(log, std::chrono::seconds(job.watchdog_seconds)),
       metrics_(journal != nullptr ? job.metrics : fs::path(), job.output, log) {
   if (journal_ != nullptr) {
-    output_.emplace(job.output, job.force, journal_->staging(), *subject_.checkpoint, plan_,
-                    job.shard_bytes_max);
+    output_ = make_output(job, ready, journal_->staging(), pool);
     take_finished();
   }
   if (job_.ranks == nullptr) return;
@@ -83,7 +83,7 @@ void QuantizeRun::keep_statistics(const std::string& identity) {
   for (size_t i = 0; i < done_.size(); ++i) new_statistics_->keep(i);
 }
 
-void QuantizeRun::from_statistics(const StatisticsFile& statistics) {
+void QuantizeRun::from_statistics(const ReadStatistics& read) {
   tokens_ = rows_.tokens;
   for (size_t i = done_.size(); i < plan_.layers.size(); ++i) {
     begin_layer();
@@ -91,7 +91,7 @@ void QuantizeRun::from_statistics(const StatisticsFile& statistics) {
       throw_if_interrupted();
       std::vector<Linear*> readers;
       for (Linear& module : modules) readers.push_back(&module);
-      solve_pause(i, statistics.read(readers));
+      for (const PauseStatistics& one : read(readers)) solve_pause(i, one);
     }
     if (i < plan_.decoder_layers()) prove(i);
     finish_layer(nullptr);
@@ -364,7 +364,7 @@ void QuantizeRun::verify_output() {
   std::vector<std::string> problems;
   try {
     const auto written = std::make_shared<const Checkpoint>(output_->staged());
-    problems = compare_with_source(*written, *subject_.checkpoint, plan_);
+    problems = output_->differences(*written);
     VerifyOptions options{.copies = false};
     if (subject_.foreign) {
       options.linears.emplace();

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,7 +21,7 @@
 #include "pipeline/layer_record.h"
 #include "pipeline/method.h"
 #include "pipeline/metrics.h"
-#include "pipeline/output_folder.h"
+#include "pipeline/output.h"
 #include "pipeline/preflight.h"
 #include "pipeline/quantize.h"
 #include "pipeline/ranks.h"
@@ -42,8 +43,9 @@ class QuantizeRun {
   void calibrated(LayerForward& forward);
   // calibrated() writes all statistics there too.
   void keep_statistics(const std::string& identity);
-  // With the statistics of an earlier job instead of a forward.
-  void from_statistics(const StatisticsFile& statistics);
+  // With statistics that are there instead of a forward: `read` gives those of modules that read one input, for all together or each.
+  using ReadStatistics = std::function<std::vector<PauseStatistics>(const std::vector<Linear*>& modules)>;
+  void from_statistics(const ReadStatistics& read);
   // From now on, beside calibrated() and from_statistics() alike; those that earlier runs have finished are run again first.
   void hold_out(std::unique_ptr<HeldOut> rows);
   Json report() const;
@@ -114,8 +116,11 @@ class QuantizeRun {
   HeldOut::Stored as_stored(size_t layer) const;
   Json held_out_report() const;
   void verify_output();
+  // What a GGUF file's types came to.
+  void report_types(Json& json) const;
 
   const QuantizeJob& job_;
+  const Prepared& ready_;
   const Subject& subject_;
   const Method& method_;
   const RowSet& rows_;
@@ -125,7 +130,7 @@ class QuantizeRun {
   Telemetry& telemetry_;
   ThreadPool& pool_;
   Log& log_;
-  std::optional<OutputFolder> output_;  // of the rank that writes
+  std::unique_ptr<Output> output_;  // of the rank that writes
   std::unique_ptr<StatisticsWriter> new_statistics_;
   std::unique_ptr<HeldOut> held_out_;  // of the rank that writes; null: none
   Progress progress_;

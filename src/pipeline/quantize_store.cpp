@@ -47,6 +47,7 @@ Json module_report(const SolvedModule& solved, const std::string& method, const 
   json["group_size"] = planned.solve.grid.group_size;
   json["symmetric"] = planned.solve.grid.symmetric;
   json["mse"] = planned.solve.grid.mse;
+  if (planned.solve.grid.codec != nullptr) json["type"] = planned.solve.grid.codec->name;
   json["order"] = to_text(planned.solve.order);
   json["rule"] = planned.rule.empty() ? Json(nullptr) : Json(planned.rule);
   return json;
@@ -64,7 +65,7 @@ std::shared_ptr<const LinearOp> QuantizeRun::store(size_t layer, const PlannedMo
   if (job_.ranks != nullptr) share(outcome, module, owner(0));
   ++turn_;
   timed(write_seconds, [&] {
-    if (output_) now_.digests.merge(output_->write(module.linear.name, outcome.packed));
+    if (output_) now_.digests.merge(output_->write(module, outcome.packed));
     drop_source(*subject_.checkpoint, module.linear);
   });
   now_.stages["solve"] += solve_seconds;

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "formats/gguf_format.h"
 #include "formats/json.h"
 #include "formats/linear_format.h"
 #include "formats/yaml.h"
@@ -131,6 +132,10 @@ SettingsPatch read_settings(RecipeFields& fields, const std::string& where, cons
   if (const auto sweeps = fields.whole_or_null("refine", 100)) patch.refine = static_cast<int>(*sweeps);
   patch.refine_scales = fields.boolean({"refine_scales"});
   patch.damp_percent = fields.number("damp_percent", 1e-12, 0.999999);
+  if (const auto type = fields.text({"type"}, block_type_names())) patch.type = &parse_block_type(*type);
+  if (const auto encoder = fields.text({"encoder"}, {"search", "anchored"}))
+    patch.anchored = *encoder == "anchored";
+  patch.importance_weighted = fields.boolean({"importance_weighted"});
   patch.fallback = read_fallback(fields, where, place, problems);
   fields.refuse({"gptaq", "foem", "adapter", "rotation"}, "is not built");
   return patch;

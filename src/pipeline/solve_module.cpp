@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "solve/encode.h"
 #include "solve/refine.h"
 #include "solve/scale_search.h"
 #include "solve/solvers.h"
@@ -32,10 +33,27 @@ QuantizedLinear solve_nvfp4(const PackSource& source, const InputStatistic& inpu
   return result;
 }
 
+QuantizedLinear solve_blocks(const PackSource& source, const InputStatistic& input,
+                             const SolveSettings& settings, ThreadPool& pool) {
+  const GridOptions& grid = settings.options.grid;
+  const std::string reason =
+      input.taken() || !settings.lacking.empty() ? reason_without(input, settings) : "";
+  // Of one value a block, each is rounded for itself: nothing is left to carry on.
+  if (reason.empty() && input.factor != nullptr && grid.codec->block > 1)
+    return solve_gptq_blocks(source.weight, *input.factor, input.hessian, input.tokens, settings.options,
+                             pool);
+  ColumnImportance importance;
+  if (reason.empty() && input.squares.defined()) importance = mean_squares(input.squares, input.tokens);
+  QuantizedLinear result = solve_encode(source.weight, importance, grid, pool);
+  if (!reason.empty()) result.fallback = "rtn: " + reason;
+  return result;
+}
+
 QuantizedLinear solve_unnamed(const PackSource& source, const InputStatistic& input,
                               const SolveSettings& settings, ThreadPool& pool) {
   const GridOptions& grid = settings.options.grid;
   if (grid.kind == GridKind::nvfp4) return solve_nvfp4(source, input, settings, pool);
+  if (grid.kind == GridKind::ggml) return solve_blocks(source, input, settings, pool);
   if (!input.taken()) return solve_rtn(source.weight, grid, pool);
   const std::string reason = reason_without(input, settings);
   if (reason.empty()) {
@@ -87,6 +105,8 @@ double relative_error(const at::Tensor& weight, const at::Tensor& decoded, const
   const at::Tensor error = some.sub(decoded.index_select(0, index).to(at::kFloat));
   const auto energy = [&](const at::Tensor& x) {
     if (input.hessian.defined()) return x.matmul(input.hessian).mul_(x).sum(at::kDouble).item<double>();
+    if (input.squares.defined())
+      return x.square().matmul(input.squares.to(at::kFloat)).sum(at::kDouble).item<double>();
     if (!input.blocks.defined()) return std::nan("");
     const at::Tensor parts = x.view({rows, input.blocks.size(0), -1}).transpose(0, 1);
     return parts.matmul(input.blocks).mul_(parts).sum(at::kDouble).item<double>();

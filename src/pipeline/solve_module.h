@@ -26,8 +26,9 @@ struct InputStatistic {
   const Factor* factor = nullptr;  // of `hessian`
   at::Tensor hessian = {};         // f32 [K, K]
   at::Tensor blocks = {};          // local Hessian, f32 [K / 16, 16, 16]
+  at::Tensor squares = {};         // Σ x² [K]
   int64_t tokens = 0;              // behind them
-  bool taken() const { return factor != nullptr || blocks.defined(); }
+  bool taken() const { return factor != nullptr || blocks.defined() || squares.defined(); }
 };
 
 // What a module is quantized for, and how.
@@ -39,13 +40,13 @@ struct SolveSettings {
   float largest = 0;         // NVFP4: of all matrices that share the module's global scale
 };
 
-// A factor that failed, or no tokens at all, gives plain rounding (NVFP4: the search by the error of the weights) with a fallback
-// mark. The Hessian itself is read by the last pass over the codes alone.
+// A factor that failed, or no tokens at all, gives plain rounding (NVFP4: the search by the error of the weights; blocks of a codec:
+// encoding without importance) with a fallback mark. The Hessian itself is read by the last pass over the codes alone.
 SolvedModule solve_module(const PackSource& source, const InputStatistic& input,
                           const SolveSettings& settings, ThreadPool& pool);
 
-// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, W `weight` [N, K], Q `decoded` from what is stored, and H of the module's input, [K, K] or the blocks
-// on its diagonal: the root of the share of the output's energy that is lost on the rows behind the statistic, bias (and what blocks
+// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, W `weight` [N, K], Q `decoded` from what is stored, and H of the module's input, [K, K],
+// the blocks on its diagonal, or that alone: the root of the share of the output's energy that is lost on the rows behind the statistic, bias (and what blocks
 // have to do with each other) apart. Taken over at most 128 output rows, number floor(i · N / 128), in f32 with sums in f64.
 // NaN where W H Wᵀ is 0, or without a statistic.
 double relative_error(const at::Tensor& weight, const at::Tensor& decoded, const InputStatistic& input);

@@ -80,6 +80,7 @@ class Verifier {
   // Where config.json does not say it, the tensors do. False where no tensor is of a quantized module.
   bool guess_format() {
     for (const LinearFormat* format : all_formats()) {
+      if (format->marks().empty()) continue;
       stored_ = {};
       stored_.format = format;
       stored_.grid = format->settle({}, DType::bf16).grid;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/small_floats.h"
+#include "solve/encode.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -13,6 +14,8 @@ const char* to_text(GridKind kind) {
       return "qqq";
     case GridKind::integer:
       return "integer";
+    case GridKind::ggml:
+      return "ggml";
     case GridKind::nvfp4:
       return "nvfp4";
   }
@@ -34,6 +37,8 @@ std::vector<float> ScaleSearch::multiples() const {
 }
 
 at::Tensor QuantizedLinear::weight() const {
+  if (codec != nullptr)
+    return decode_blocks(*codec, blocks, blocks.size(1) / codec->bytes * codec->block, nullptr);
   const int64_t columns = codes.size(1);
   const at::Tensor group = group_index.defined()
                                ? group_index.to(at::kLong)

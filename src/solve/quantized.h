@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/codecs/codec.h"
 #include "solve/column_order.h"
 
 namespace gramian {
@@ -17,6 +18,7 @@ enum class GridKind {
   qqq,  // 4 bits, symmetric: -8..7 in groups of 128, -7..7 and another rule for whole rows (formats/qqq.h)
   integer,  // 2, 3, 4 or 8 bits, symmetric or with zero points, groups of any size or whole rows alike
   nvfp4,    // 4-bit floats, groups of 16 with scales in E4M3, one factor over all (kernels/nvfp4/nvfp4.h)
+  ggml,     // blocks of a codec (kernels/codecs/codec.h), encoded as a whole
 };
 const char* to_text(GridKind kind);
 
@@ -37,6 +39,9 @@ struct GridOptions {
   bool unrounded_scales = false;
   // What the runtime multiplies with: 16 for activations as they come, 8 for rows rounded to int8, 0 for what the format has.
   int activation_bits = 0;
+  // ggml: the type of the blocks, which decides bits and group_size (its block).
+  const Codec* codec = nullptr;
+  bool anchored = false;  // ggml: Codec::anchored where the codec has it, instead of the search
 };
 
 // How solve/scale_search.h chooses the scales of NVFP4's blocks.
@@ -57,6 +62,8 @@ struct ScaleSearch {
 struct SolveOptions {
   GridOptions grid;
   ScaleSearch search = {};  // nvfp4 alone; what follows is for the other grids
+  // ggml under error compensation: codes are chosen by the error weighted with the roots of H's diagonal.
+  bool importance_weighted = false;
   // λ = damp_percent · mean(diag H), raised by damp_step · mean until the matrix factors.
   double damp_percent = 0.005;
   double damp_step = 0.001;
@@ -83,7 +90,10 @@ struct QuantizedLinear {
   int64_t group_size = 0;  // resolved: K for one scale per row
   // NVFP4: codes are E2M1's, `scale` holds E4M3 values, which 1 / global_scale multiplies. 0: another grid.
   float global_scale = 0;
-  // (code - zero) · scale, or what NVFP4's codes stand for; f32 [N, K].
+  // Blocks of a codec, u8 [N, K / block · bytes], which then is all there is: no codes, no scale.
+  const Codec* codec = nullptr;
+  at::Tensor blocks;
+  // (code - zero) · scale, or what NVFP4's codes or the blocks stand for; f32 [N, K].
   at::Tensor weight() const;
   // Σ (w - q)² / (2 U_kk²) over all weights, divided by the number of token rows; NaN where no Hessian was
   // used.

@@ -12,8 +12,11 @@ from gramian_e2e import (TINYSTORIES, TinyMixture, TinyModel, random_rows, read_
 
 GOLDEN = pathlib.Path(os.environ.get("GRAMIAN_GOLDEN", e2e.ROOT / "tests" / "golden")) / "ggml" / "tiny"
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TYPES = {0: "F32", 1: "F16", 30: "BF16"}
-BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+TYPES = {0: "F32", 1: "F16", 30: "BF16", 2: "Q4_0", 8: "Q8_0", 10: "Q2_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 16: "IQ2_XXS",
+         20: "IQ4_NL"}
+# Values and bytes of a block.
+BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q8_0": (32, 34), "Q2_K": (256, 84), "Q4_K": (256, 144),
+          "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ2_XXS": (256, 66), "IQ4_NL": (32, 18)}
 
 
 class Gguf:
@@ -36,9 +39,10 @@ class Gguf:
             infos.append((name, sizes, *self.take("<IQ")))
         data, self.tensors = -(-self.at // 32) * 32, {}
         for name, sizes, kind, offset in infos:
-            count = BYTES[TYPES[kind]]
+            values, count = BLOCKS[TYPES[kind]]
             for size in sizes:
                 count *= size
+            count //= values
             assert offset % 32 == 0
             self.tensors[name] = (TYPES[kind], list(sizes), self.content[data + offset:data + offset + count])
 
@@ -157,6 +161,29 @@ class AsModel(e2e.GramianTestCase):
                 self.report("logits", source, "--input", rows, "--output", one[0], "--dtype", "float32")
                 self.report("logits", file, "--input", rows, "--output", one[1], "--dtype", "float32")
                 self.assertEqual(*(read_safetensors(path) for path in one))
+
+    def test_small_checkpoints_of_other_families_come_back(self):
+        """What their publishers' code made, in float32: routers, shared experts, fused matrices, longrope's factors."""
+        for family in ("phi3", "mixtral", "qwen2_moe"):
+            with self.subTest(family):
+                source = e2e.ROOT / "tests" / "golden" / "arch" / family
+                file, back = self.path(family + ".gguf"), self.path(family + "-back")
+                self.report("convert", source, "-o", file, "--type", "F32")
+                self.report("convert", file, "-o", back, "--to", "bf16")
+                self.assertEqual(json.loads((back / "config.json").read_text())["model_type"], family)
+                stored, found = read_model(source), read_model(back)
+                self.assertEqual({name: item.shape for name, item in found.items()},
+                                 {name: item.shape for name, item in stored.items()})
+                for name, item in stored.items():
+                    for a, b in zip(item.values(), found[name].values()):
+                        self.assertLessEqual(abs(a - b), abs(a) / 256, name)
+                rows = write_rows(self.path("rows.safetensors"), random_rows(2, 12, vocab=20))
+                one = self.path(family + "-1.safetensors"), self.path(family + "-2.safetensors")
+                self.report("logits", source, "--input", rows, "--output", one[0], "--dtype", "float32")
+                self.report("logits", file, "--input", rows, "--output", one[1], "--dtype", "float32")
+                a, b = (read_safetensors(path)["logits"].values() for path in one)
+                # GGUF holds longrope's factors in float32.
+                self.assertLess(max(abs(x - y) for x, y in zip(a, b)), 1e-5 if family == "phi3" else 1e-30)
 
     def test_bundled_model(self):
         """Tokenizer, generation, evaluation and quantization from the file alone."""

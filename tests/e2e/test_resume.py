@@ -122,7 +122,8 @@ class Interrupted(e2e.GramianTestCase):
                                    ("spill", ("--activations", "spill"), self.model),
                                    ("mixture", ("--held-out", "2"), self.mixture),
                                    ("streams", ("--held-out", "2"), self.streams),
-                                   ("bf16", ("--dtype", "bfloat16"), self.mixture)):
+                                   ("bf16", ("--dtype", "bfloat16"), self.mixture),
+                                   ("nvfp4", ("--method", "local_hessian"), self.mixture)):
             with self.subTest(name):
                 expected, base = self.unbroken(*flags, name=name, model=model)
                 for keep in (True, False):

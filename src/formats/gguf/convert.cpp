@@ -1,162 +1,10 @@
 #include "formats/gguf/convert.h"
 
-#include <ATen/core/Tensor.h>
-
-#include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
-#include "base/interrupt.h"
-#include "formats/gguf/families.h"
-#include "formats/gguf/names.h"
-#include "formats/json.h"
+#include "formats/gguf/model_plan.h"
 
 namespace gramian::gguf {
 namespace {
-
-constexpr int64_t kChunkValues = int64_t{1} << 24;
-
-// Where the values of one tensor come from: one tensor of the checkpoint, or one for each expert of a stack.
-struct Source {
-  std::map<int64_t, std::string> names;  // by expert; -1: the whole tensor
-  int64_t heads = 0;  // rows are heads whose rotary halves are to be interleaved; 0: they stay
-  bool plus_one = false;
-  std::vector<float> values = {};  // instead of a tensor, of which the checkpoint has none
-};
-
-// Layers in their order, and within each by name; what is outside of them first.
-struct ByLayer {
-  static std::pair<int64_t, std::string> key(const std::string& name) {
-    constexpr std::string_view kBlock = "blk.";
-    return {name.starts_with(kBlock) ? std::stoll(name.substr(kBlock.size())) : -1, name};
-  }
-  bool operator()(const std::string& a, const std::string& b) const { return key(a) < key(b); }
-};
-using Sources = std::map<std::string, Source, ByLayer>;
-
-// Tensors that other programs compute themselves.
-bool is_left_out(const std::string& name, bool tied) {
-  return name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
-}
-
-std::vector<float> numbers(const nlohmann::ordered_json& list, const std::string& where) {
-  std::vector<float> values;
-  for (const auto& value : list.is_array() ? list : nlohmann::ordered_json::array()) {
-    if (value.is_number()) values.push_back(value.get<float>());
-  }
-  if (values.empty() || values.size() != list.size())
-    throw Error(ErrorKind::corrupt_data, where, "expected a list of numbers as rotary factors",
-                "take config.json from the model's publisher");
-  return values;
-}
-
-// Rotary scaling that is told by factors of each frequency.
-void add_rotary(const Checkpoint& checkpoint, const Metadata& metadata, Sources& sources) {
-  const auto& config = checkpoint.config();
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const auto found = config.find(key);
-    if (found == config.end() || !found->is_object()) continue;
-    const std::string type = found->value("rope_type", found->value("type", std::string("default")));
-    const std::string prefix = *metadata.string("general.architecture");
-    if (type == "llama3") {
-      const double theta = *metadata.number(prefix + ".rope.freq_base");
-      sources["rope_freqs.weight"].values =
-          llama3_factors(*found, theta, *metadata.integer(prefix + ".rope.dimension_count"));
-    }
-    if (type == "longrope") {
-      const std::string where = (checkpoint.folder() / "config.json").string();
-      for (const auto& [name, list] : {std::pair{"rope_factors_long.weight", "long_factor"},
-                                       {"rope_factors_short.weight", "short_factor"}})
-        sources[name].values = numbers(found->value(list, nlohmann::ordered_json()), where);
-    }
-    return;
-  }
-}
-
-Sources find_sources(const Checkpoint& checkpoint, const Metadata& metadata) {
-  const auto& config = checkpoint.config();
-  const std::string type = config.at("model_type").get<std::string>(), where = checkpoint.folder().string();
-  const std::string prefix = *metadata.string("general.architecture") + ".attention.";
-  const Family& family = *family_of_type(type);
-  const bool tied = config.value("tie_word_embeddings", type.starts_with("gemma"));
-  Sources sources;
-  for (const auto& [name, stored] : checkpoint.tensors()) {
-    if (is_left_out(name, tied)) continue;
-    const auto mapped = mapped_name(name, type);
-    if (!mapped) {
-      throw Error(ErrorKind::unsupported, where, str("tensor ", quote_name(name), " has no name in GGUF"),
-                  "convert a model of the plain architecture");
-    }
-    Source& source = sources[mapped->name];
-    if (!source.names.emplace(mapped->expert, name).second) {
-      throw Error(ErrorKind::corrupt_data, where, str("two tensors would be ", quote_name(mapped->name)),
-                  "take the checkpoint from the model's publisher");
-    }
-    source.plus_one = family.norms_plus_one && name.ends_with("norm.weight");
-    if (family.interleaved && name.find(".self_attn.q_proj.") != std::string::npos)
-      source.heads = *metadata.integer(prefix + "head_count");
-    if (family.interleaved && name.find(".self_attn.k_proj.") != std::string::npos)
-      source.heads = *metadata.integer(prefix + "head_count_kv");
-  }
-  add_rotary(checkpoint, metadata, sources);
-  return sources;
-}
-
-TensorType type_of(const std::string& name, const Source& source, const Checkpoint& checkpoint,
-                   const Codec* matrices) {
-  if (!source.values.empty()) return {name, find_codec("F32"), {static_cast<int64_t>(source.values.size())}};
-  std::vector<int64_t> shape = checkpoint.tensor(source.names.begin()->second).shape;
-  // The gate of a shared expert is one row.
-  if (name.ends_with("ffn_gate_inp_shexp.weight") && shape.size() == 2 && shape[0] == 1) shape = {shape[1]};
-  const bool plain =
-      shape.size() < 2 || name.ends_with("_norm.weight") || name.ends_with("ffn_gate_inp.weight");
-  TensorType type{name, plain ? find_codec("F32") : matrices, shape};
-  if (source.names.begin()->first < 0) return type;
-  int64_t expert = 0;
-  for (const auto& [index, from] : source.names) {
-    const bool same = checkpoint.tensor(from).shape == checkpoint.tensor(source.names.begin()->second).shape;
-    if (index != expert++ || !same) {
-      throw Error(ErrorKind::corrupt_data, checkpoint.folder().string(),
-                  same ? str("expert ", expert - 1, " of ", quote_name(name), " is missing")
-                       : str("tensor ", quote_name(from), " has another shape than the experts before it"),
-                  "take the checkpoint from the model's publisher");
-    }
-  }
-  type.shape.insert(type.shape.begin(), expert);
-  return type;
-}
-
-// Rotary pairs that stand a half head apart -> side by side.
-at::Tensor interleave(const at::Tensor& rows, int64_t heads, const std::string& name,
-                      const std::string& where) {
-  if (heads <= 0 || rows.size(0) % (2 * heads) != 0) {
-    throw Error(ErrorKind::corrupt_data, where,
-                str("tensor ", quote_name(name), " has ", rows.size(0), " rows, which ", heads,
-                    " heads cannot share in pairs"),
-                "check config.json");
-  }
-  const at::Tensor halves = rows.reshape({heads, 2, rows.size(0) / heads / 2, -1});
-  return halves.transpose(1, 2).reshape(rows.sizes()).contiguous();
-}
-
-// Appends the values of one tensor of the checkpoint, encoded.
-void append_values(const at::Tensor& values, const TensorType& type, const std::string& name,
-                   ThreadPool& pool, const Append& append) {
-  const int64_t columns = type.columns(), rows = values.numel() / columns;
-  const int64_t step = std::max<int64_t>(1, kChunkValues / columns);
-  std::vector<uint8_t> blocks;
-  const at::Tensor flat = values.reshape({rows, columns});
-  for (int64_t row = 0; row < rows; row += step) {
-    throw_if_interrupted();
-    const int64_t count = std::min(step, rows - row);
-    const at::Tensor part = flat.narrow(0, row, count).to(at::kFloat).contiguous();
-    blocks.resize(static_cast<size_t>(count * type.codec->row_bytes(columns)));
-    encode_rows(*type.codec, part.const_data_ptr<float>(), count, columns, {.pool = &pool}, blocks.data(),
-                name);
-    append(std::as_bytes(std::span(blocks)));
-  }
-}
 
 uint32_t file_type(const Codec& codec) { return codec.name == "F32" ? 0 : codec.name == "F16" ? 1 : 32; }
 
@@ -164,31 +12,13 @@ uint32_t file_type(const Codec& codec) { return codec.name == "F32" ? 0 : codec.
 
 void convert(const Checkpoint& checkpoint, const std::filesystem::path& output, const ConvertOptions& options,
              ThreadPool& pool, Log& log) {
-  const std::string where = checkpoint.folder().string();
   GRAMIAN_CHECK(options.type != nullptr && options.type->block == 1, "no plain type");
-  Metadata metadata = model_metadata(checkpoint.config(), (checkpoint.folder() / "config.json").string());
-  metadata.set("general.name", options.name);
-  metadata.set("general.file_type", file_type(*options.type));
-  const Sources sources = find_sources(checkpoint, metadata);
-  std::vector<TensorType> types;
-  std::vector<const Source*> order;
-  for (const auto& [name, source] : sources) {
-    types.push_back(type_of(name, source, checkpoint, options.type));
-    order.push_back(&source);
-  }
-  const int64_t vocab = checkpoint.tensor("model.embed_tokens.weight").shape.at(0);
-  add_tokenizer(checkpoint.folder(), checkpoint.config(), vocab, metadata, log);
-  Progress progress(log, "tensors", static_cast<int64_t>(types.size()));
-  write(output, metadata, types, [&](size_t i, const Append& append) {
-    if (!order[i]->values.empty()) append(std::as_bytes(std::span(order[i]->values)));
-    for (const auto& [expert, name] : order[i]->names) {
-      const StoredTensor& stored = checkpoint.tensor(name);
-      at::Tensor values = stored.to_tensor();
-      if (order[i]->heads > 0) values = interleave(values, order[i]->heads, name, where);
-      if (order[i]->plus_one) values = values.to(at::kFloat).add(1);
-      append_values(values, types[i], name, pool, append);
-      stored.drop();
-    }
+  ModelPlan plan =
+      plan_model(checkpoint, options.name, [&](const std::string&, int64_t) { return options.type; }, log);
+  plan.metadata.set("general.file_type", file_type(*options.type));
+  Progress progress(log, "tensors", static_cast<int64_t>(plan.types.size()));
+  write(output, plan.metadata, plan.types, [&](size_t i, const Append& append) {
+    append_tensor(checkpoint, plan, i, {}, pool, append);
     progress.update(static_cast<double>(i + 1));
   });
 }

@@ -136,6 +136,26 @@ struct Layout {
 // are empty, too long or there twice, sizes that do not divide into blocks or overflow, an alignment that is no power of two.
 Layout lay_out(const Metadata& metadata, const std::vector<TensorType>& tensors);
 
+// A file made piece by piece, in any order, or completed that an earlier one of the same layout left half-made: what is there stays
+// until it is written again. What is never written reads as zeros where the file is new.
+class PieceWriter {
+ public:
+  // Reserves the room on the disk. Throws what lay_out() throws, io.
+  PieceWriter(const std::filesystem::path& path, const Metadata& metadata, std::vector<TensorType> tensors);
+  // Bytes of tensor `tensor` from its byte `at` on.
+  void write(size_t tensor, uint64_t at, std::span<const std::byte> bytes);
+  std::vector<std::byte> read(size_t tensor, uint64_t at, size_t size) const;
+  // fsyncs what was written so far.
+  void sync() { file_.sync(); }
+  uint64_t bytes() const noexcept { return layout_.bytes; }
+
+ private:
+  std::filesystem::path path_;
+  std::vector<TensorType> tensors_;
+  Layout layout_;
+  OutputFile file_;
+};
+
 // Puts bytes behind those that were put before.
 using Append = std::function<void(std::span<const std::byte>)>;
 // Writes the file through write_atomically(). `fill(i, append)` is called for every tensor in order and appends its bytes.

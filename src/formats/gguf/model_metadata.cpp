@@ -87,11 +87,12 @@ void add_rope(const Config& config, const std::string& prefix, Metadata& metadat
     add_scaling(config.inside(newer ? "rope_parameters" : "rope_scaling"), config, prefix, metadata);
 }
 
-// The entries of a head that turn.
+// The entries of a head that turn. Newer configurations say it among the rotary parameters.
 uint32_t rotary_width(const Config& config, uint32_t head) {
-  if (!config.has("partial_rotary_factor")) return head;
-  return static_cast<uint32_t>(static_cast<double>(head) *
-                               static_cast<double>(config.number("partial_rotary_factor")));
+  constexpr const char* kKey = "partial_rotary_factor";
+  if (!config.has(kKey))
+    return config.has("rope_parameters") ? rotary_width(config.inside("rope_parameters"), head) : head;
+  return static_cast<uint32_t>(static_cast<double>(head) * static_cast<double>(config.number(kKey)));
 }
 
 void add_window(const Config& config, const std::string& prefix, Metadata& metadata) {

@@ -3,6 +3,7 @@
 #include <limits>
 #include <set>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "formats/gguf/gguf.h"
@@ -128,6 +129,31 @@ Layout lay_out(const Metadata& metadata, const std::vector<TensorType>& tensors)
   for (uint64_t& offset : layout.offsets) offset += head.size();
   layout.bytes = head.size() + at;
   return layout;
+}
+
+PieceWriter::PieceWriter(const std::filesystem::path& path, const Metadata& metadata,
+                         std::vector<TensorType> tensors)
+    : path_(path),
+      tensors_(std::move(tensors)),
+      layout_(lay_out(metadata, tensors_)),
+      file_(path, OutputFile::Content::keep) {
+  file_.reserve(layout_.bytes);
+  file_.write_at(0, std::as_bytes(std::span(layout_.head)));
+}
+
+void PieceWriter::write(size_t tensor, uint64_t at, std::span<const std::byte> bytes) {
+  const uint64_t all = tensors_[tensor].bytes();
+  GRAMIAN_CHECK(at <= all && bytes.size() <= all - at, "too many bytes for tensor ",
+                quote_name(tensors_[tensor].name));
+  file_.write_at(layout_.offsets[tensor] + at, bytes);
+}
+
+std::vector<std::byte> PieceWriter::read(size_t tensor, uint64_t at, size_t size) const {
+  const uint64_t all = tensors_[tensor].bytes();
+  GRAMIAN_CHECK(at <= all && size <= all - at, "not within tensor ", quote_name(tensors_[tensor].name));
+  const MappedFile file(path_);
+  const auto part = file.bytes().subspan(static_cast<size_t>(layout_.offsets[tensor] + at), size);
+  return {part.begin(), part.end()};
 }
 
 void write(const std::filesystem::path& path, const Metadata& metadata,
