@@ -131,7 +131,10 @@ fs::path plain_path(const fs::path& path) {
 
 fs::path make_folders(const fs::path& folder) {
   fs::path made;
-  for (fs::path above = folder; !fs::exists(above); above = above.parent_path()) made = above;
+  // Of a relative path everything above the first name is the folder that we are in.
+  for (fs::path above = folder; !above.empty() && !fs::exists(above); above = above.parent_path())
+    made = above;
+  if (folder.empty()) return made;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw Error(ErrorKind::io, folder.string(), "cannot create folder: " + error.message());

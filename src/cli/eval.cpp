@@ -1,4 +1,6 @@
 // gramian eval MODEL --text F | --rows F [--reference REF]
+#include <cmath>
+
 #include "base/error.h"
 #include "base/resources.h"
 #include "cli/common.h"
@@ -48,11 +50,11 @@ Json by_position(const EvalResult& result) {
 std::optional<SlidingWindow> window_of(const Flags& flags) {
   if (flags.window == 0) return std::nullopt;
   const int64_t stride = flags.stride > 0 ? flags.stride : flags.window / 2;
-  if (stride > flags.window) {
-    throw Error(
-        ErrorKind::invalid_argument, "--stride",
-        str(stride, " is longer than --window ", flags.window, ": tokens between would not be scored"),
-        "give at most the window's length");
+  if (stride >= flags.window) {
+    throw Error(ErrorKind::invalid_argument, "--stride",
+                str(stride, " is not shorter than --window ", flags.window,
+                    ": the first token of a window would not be scored"),
+                "give less than the window's length");
   }
   return SlidingWindow{flags.window, stride};
 }
@@ -97,11 +99,13 @@ void run(const Flags& flags, const Common& common) {
       "perplexity ", fixed(result.perplexity, 4), " over ", result.tokens, " predicted tokens",
       window ? str(", windows of ", window->length, " that slide by ", window->stride) : std::string(), "\n");
   if (result.kl) {
-    text +=
-        str("KL(reference || model) ", fixed(result.kl->mean, 5), " nats per token, 95 % interval ",
-            fixed(result.kl->low, 5), " to ", fixed(result.kl->high, 5), "\nhalf of all tokens stay below ",
-            fixed(result.tail->median, 5), ", 99 % below ", fixed(result.tail->p99, 4), ", the largest is ",
-            fixed(result.tail->max, 3), "\nsame best token ", fixed(100 * result.top1_agreement, 2), " %\n");
+    text += str("KL(reference || model) ", fixed(result.kl->mean, 5), " nats per token, ",
+                std::isfinite(result.kl->low)
+                    ? str("95 % interval ", fixed(result.kl->low, 5), " to ", fixed(result.kl->high, 5))
+                    : std::string("one row says nothing about how far it spreads"),
+                "\nhalf of all tokens stay below ", fixed(result.tail->median, 5), ", 99 % below ",
+                fixed(result.tail->p99, 4), ", the largest is ", fixed(result.tail->max, 3),
+                "\nsame best token ", fixed(100 * result.top1_agreement, 2), " %\n");
   }
   text += str(fixed(result.seconds, 1), " s, ", fixed(static_cast<double>(result.tokens) / result.seconds, 0),
               " tokens a second\n");

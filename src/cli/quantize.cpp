@@ -129,6 +129,7 @@ void add_quantize(CLI::App& app, Ranks* ranks) {
           "--held-out-limit", job.held_out_limit,
           "Share of its output that a layer or linear layer may lose on held-out rows without a warning")
       ->check(number_between(0, 1e6))
+      ->needs("--held-out")
       ->capture_default_str();
   verb.add_option("--batch", job.batch, "Calibration rows per forward")
       ->check(CLI::Range(1, 1 << 20))

@@ -69,6 +69,13 @@ std::vector<ReportStory> stories_of(const Flags& flags, const fs::path& output, 
   return stories;
 }
 
+// The model that a report lies in or beside.
+fs::path output_of(const fs::path& report) {
+  const fs::path place = fs::weakly_canonical(report);
+  const fs::path beside = place.parent_path() / place.stem().stem();  // X.gguf of X.gguf.report.json
+  return report_of(beside) == place && gguf::is_model_file(beside) ? beside : place.parent_path();
+}
+
 std::string page_of(const Flags& flags, const Common& common) {
   const bool folder = fs::is_directory(flags.document);
   const bool model = folder || gguf::is_model_file(flags.document);
@@ -91,8 +98,7 @@ std::string page_of(const Flags& flags, const Common& common) {
     }
     // What is printed is what is shown.
     job = read_job_report(Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace)), where);
-    const fs::path place = fs::weakly_canonical(file).parent_path();
-    job.name = place.filename().string();
+    job.name = output_of(file).filename().string();
   }
   if (!flags.telemetry.empty())
     job.memory = read_job_telemetry(read_text(flags.telemetry), flags.telemetry).memory;
@@ -104,7 +110,7 @@ std::string page_of(const Flags& flags, const Common& common) {
       throw Error(ErrorKind::invalid_argument, "--reference",
                   where + " is telemetry, which has no output beside it", "name the output folder");
     }
-    job.stories = stories_of(flags, fs::weakly_canonical(file).parent_path(), common);
+    job.stories = stories_of(flags, output_of(file), common);
   }
   return job_page(job, where);
 }

@@ -62,14 +62,28 @@ std::vector<std::string> unused_options(const Method& method, const SettingsPatc
 // A GGUF file's types have bits and groups of their own, and other formats have no types.
 void note_grid_options(QuantizeJob& job, const SettingsPatch& flags, const SettingsPatch& recipe) {
   const auto given = [&](auto member) { return (flags.*member).has_value() || (recipe.*member).has_value(); };
+  const auto foreign = [&](const std::string& where) {
+    job.recipe_problems.add(Error(ErrorKind::invalid_argument, where,
+                                  str("is for GGUF, the format is ", job.format), "add --format gguf"));
+  };
   if (job.format != gguf_format().name()) {
-    if (given(&SettingsPatch::type) || given(&SettingsPatch::anchored) ||
-        given(&SettingsPatch::importance_weighted))
-      job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--type",
-                                    str("and its options are GGUF's, the format is ", job.format),
-                                    "add --format gguf"));
+    if (given(&SettingsPatch::type)) foreign("--type");
+    if (given(&SettingsPatch::anchored)) foreign("--encoder");
+    if (given(&SettingsPatch::importance_weighted)) foreign("--importance-weighted");
+    for (const ModuleRule& rule : job.rules)
+      if (rule.patch.type || rule.patch.anchored || rule.patch.importance_weighted)
+        foreign("rule " + quote_name(rule.written));
     return;
   }
+  for (const ModuleRule& rule : job.rules)
+    if (rule.patch.bits || rule.patch.group_size || rule.patch.symmetric)
+      job.recipe_problems.add(Error(ErrorKind::invalid_argument, "rule " + quote_name(rule.written),
+                                    "sets bits, group size or sym, which a GGUF type has of its own",
+                                    "give it a type"));
+  if (find_method(job.method).defaults.grid.activation_bits == 8)
+    job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--method",
+                                  str(job.method, " is for 8-bit activations, GGUF stores weights alone"),
+                                  "use gptq, imatrix or rtn"));
   const auto note = [&](const char* name, bool there) {
     if (there &&
         std::find(job.unused_options.begin(), job.unused_options.end(), name) == job.unused_options.end())

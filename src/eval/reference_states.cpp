@@ -20,9 +20,18 @@ constexpr const char* kIdentity = "identity";  // u8, the text of a JSON object
 
 Json files_of(const fs::path& model) {
   std::map<std::string, Json> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(model)) {
+  const bool one_file = !fs::is_directory(model);
+  const fs::path folder = one_file ? fs::absolute(model).parent_path() : model;
+  // X of all parts of a GGUF file, X-00001-of-00003.gguf.
+  const auto common = [](const std::string& name) {
+    const size_t of = name.rfind("-of-");
+    return of == std::string::npos || of < 6 ? name : name.substr(0, of - 6);
+  };
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || (name != "config.json" && !name.ends_with(".safetensors"))) continue;
+    const bool counts = one_file ? common(name) == common(model.filename().string())
+                                 : name == "config.json" || name.ends_with(".safetensors");
+    if (!entry.is_regular_file() || !counts) continue;
     const auto time =
         std::chrono::duration_cast<std::chrono::nanoseconds>(entry.last_write_time().time_since_epoch());
     files[name] = {{"bytes", entry.file_size()}, {"time", time.count()}};

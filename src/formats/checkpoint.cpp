@@ -64,7 +64,7 @@ Json read_object(const fs::path& path) {
 }
 
 void check_folder(const fs::path& folder) {
-  const char* remedy = "pass a Hugging Face model folder (config.json and safetensors files)";
+  const char* remedy = "pass a Hugging Face model folder (config.json and safetensors files) or a GGUF file";
   std::error_code ignored;
   if (!is_there(folder)) throw Error(ErrorKind::invalid_argument, folder.string(), "no such folder", remedy);
   if (!fs::is_directory(folder, ignored)) {

@@ -32,6 +32,10 @@ void refuse_output(const QuantizeJob& job, bool one_file) {
     }
     return refuse_occupied_file(job.output, job.force);
   }
+  if (job.output.extension() == ".gguf")
+    throw Error(ErrorKind::invalid_argument, job.output.string(),
+                str("format ", job.format, " writes a folder, the name is a GGUF file's"),
+                "add --format gguf, or name a folder");
   if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
   StagedDirectory::refuse_occupied(job.output, job.force);
 }
@@ -189,6 +193,7 @@ class Preflight {
   void say() const {
     for (const std::string& warning : warnings_) log_.warn(warning);
     say_types();
+    say_encoded_source();
     const int64_t surplus = ready_.model == nullptr ? 0 : ready_.model->surplus_layers();
     if (surplus > 0) {
       log_.warn(str(surplus, " stored layer(s) beyond num_hidden_layers (", ready_.model->spec().layers(),
@@ -204,8 +209,8 @@ class Preflight {
     }
     if (!ready_.method->calibrated() && !job_.statistics.empty())
       log_.warn(str("method ", ready_.method->name, " takes no statistics: --statistics is not used"));
-    if (!ready_.method->calibrated() && job_.held_out > 0)
-      log_.warn(str("method ", ready_.method->name, " takes no calibration: --held-out is not used"));
+    if (!ready_.runs_forward() && job_.held_out > 0)
+      log_.warn("no rows go through the model in this job: --held-out is not used");
     if (!job_.unused_options.empty())
       log_.warn(
           str("method ", ready_.method->name, " has no use for ", quote_names(job_.unused_options, 10)));
@@ -224,6 +229,21 @@ class Preflight {
     if (!importance.missing().empty())
       log_.warn(str(importance.missing().size(),
                     " linear layers have no importance there: ", quote_names(importance.missing(), 5)));
+  }
+
+  // What blocks have lost stays lost.
+  void say_encoded_source() const {
+    std::map<std::string, size_t> blocks;
+    for (const auto& [name, tensor] : checkpoint_->tensors()) {
+      if (tensor.encoding != nullptr && tensor.encoding->codec != nullptr &&
+          tensor.encoding->codec->block > 1)
+        ++blocks[tensor.encoding->codec->name];
+    }
+    if (blocks.empty()) return;
+    const std::string kinds =
+        listed(blocks, [](const auto& kind) { return str(kind.second, " ", kind.first); });
+    log_.warn(str("the source is quantized itself, to blocks (tensors: ", kinds,
+                  "); give the original model where you have it"));
   }
 
   // Rows that the asked type does not divide.

@@ -197,6 +197,13 @@ TEST_F(FileTest, FoldersMadeAreKnown) {
   EXPECT_EQ(make_folders(root_ / "a" / "b" / "c"), root_ / "a");
   EXPECT_EQ(make_folders(root_ / "a" / "b" / "d"), root_ / "a" / "b" / "d");
   EXPECT_EQ(make_folders(root_ / "a" / "b"), fs::path());
+  // Relative: a file's name alone has an empty parent.
+  const fs::path here = fs::current_path();
+  fs::current_path(root_);
+  EXPECT_EQ(make_folders(""), fs::path());
+  EXPECT_EQ(make_folders(fs::path("new") / "folder"), fs::path("new"));
+  fs::current_path(here);
+  EXPECT_TRUE(fs::is_directory(root_ / "new" / "folder"));
   write_bytes(root_ / "file", "x");
   EXPECT_EQ(error_of([&] { make_folders(root_ / "file" / "below"); }).kind(), ErrorKind::io);
 }

@@ -150,6 +150,29 @@ class QuantizeGguf(e2e.GramianTestCase):
         self.report("imatrix", TINYSTORIES, "--calibration", self.rows, "-o", other, "--samples", 1)
         self.refused(*base, "imatrix", "--type", "iq2_xxs", "--imatrix", other, says=("no tensors of this model", "blk.4."))
         self.refused(*base, "gptq", "--type", "q4_0", "--imatrix", other, says=("--imatrix", "takes no importance"))
+        self.refused(*base, "qqq", "--type", "q4_0", "--calibration", self.rows, says=("qqq", "8-bit activations"))
+        plain = ("quantize", self.model, "-o", self.path("x"), "--method", "rtn")
+        self.refused(*plain, "--encoder", "anchored", says=("--encoder: is for GGUF",))
+        self.refused("quantize", self.model, "-o", self.path("x.gguf"), "--method", "rtn", says=("x.gguf", "writes a folder", "--format gguf"))
+        rules = self.path("rules.json")
+        for rule, format, says in (({"type": "q6_k"}, "gptq", ("down_proj", "is for GGUF")),
+                                   ({"bits": 8}, "gguf", ("down_proj", "which a GGUF type has of its own"))):
+            rules.write_text(json.dumps({"method": "rtn", "format": format, "dynamic": {".*down_proj": rule}}))
+            kind = ("--type", "q4_0") if format == "gguf" else ()
+            name = "x.gguf" if format == "gguf" else "x"
+            self.refused("quantize", self.model, "-o", self.path(name), "--recipe", rules, *kind, says=says)
+
+    def test_a_quantized_file_as_source_and_as_reference(self):
+        """Quantizing blocks again is said; a page and kept states take a file like a folder."""
+        first, rows = self.job("first", "rtn", "q4_0", calibration=False)[0], ("--rows", self.rows)
+        again = self.ok("quantize", first, "-o", self.path("again.gguf"), "--method", "rtn", "--format", "gguf", "--type", "q2_k")
+        self.assertIn("the source is quantized itself", again.err)
+        states = self.path("states")
+        for _ in range(2):
+            found = self.report("eval", self.path("again.gguf"), *rows, "--reference", first, "--reference-states", states)
+            self.assertGreater(found["kl_mean"], 0)
+        self.refused("eval", self.path("again.gguf"), *rows, "--reference", self.model, "--reference-states", states,
+                     says=("another model",))
 
 
 class Quality(e2e.GramianTestCase):
@@ -173,6 +196,9 @@ class Quality(e2e.GramianTestCase):
         pair = self.report("compare", self.path("gptq.gguf"), self.path("imatrix.gguf"), *protocol)
         self.assertEqual((pair["kl"]["a"], pair["kl"]["b"]), (loss["gptq"], loss["imatrix"]))
         self.refused("eval", TINYSTORIES, *protocol, "--samples", 3, says=("--samples", "--protocol"))
+        page = self.path("page.html")
+        self.ok("report", self.path("gptq.gguf"), "--reference", TINYSTORIES, "--prompt", "Once upon a time", "-o", page)
+        self.assertIn("Prompt: Once upon a time", page.read_text())
         prompt = ("-p", "Once upon a time", "-n", 8, "--temperature", 0)
         self.assertTrue(self.report("generate", self.path("gptq.gguf"), *prompt)["text"])
 
