@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/problems.h"
 #include "formats/encoded_tensor.h"
 #include "formats/gguf/model_reader.h"
@@ -237,7 +238,7 @@ class Preflight {
     for (const auto& [name, tensor] : checkpoint_->tensors()) {
       if (tensor.encoding != nullptr && tensor.encoding->codec != nullptr &&
           tensor.encoding->codec->block > 1)
-        ++blocks[tensor.encoding->codec->name];
+        ++blocks[std::string(tensor.encoding->codec->name)];
     }
     if (blocks.empty()) return;
     const std::string kinds =

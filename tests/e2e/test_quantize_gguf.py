@@ -198,7 +198,7 @@ class Quality(e2e.GramianTestCase):
         self.refused("eval", TINYSTORIES, *protocol, "--samples", 3, says=("--samples", "--protocol"))
         page = self.path("page.html")
         self.ok("report", self.path("gptq.gguf"), "--reference", TINYSTORIES, "--prompt", "Once upon a time", "-o", page)
-        self.assertIn("Prompt: Once upon a time", page.read_text())
+        self.assertTrue('id="story"' in page.read_text() and "Once upon a time" in page.read_text())
         prompt = ("-p", "Once upon a time", "-n", 8, "--temperature", 0)
         self.assertTrue(self.report("generate", self.path("gptq.gguf"), *prompt)["text"])
 
