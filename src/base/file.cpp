@@ -141,6 +141,19 @@ fs::path make_folders(const fs::path& folder) {
   return made;
 }
 
+void refuse_output_file(const fs::path& path, const std::vector<fs::path>& inputs) {
+  if (fs::is_directory(path))
+    throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name",
+                "name a file");
+  const fs::path folder = fs::absolute(path).parent_path();
+  for (const fs::path& input : inputs) {
+    std::error_code ignored;
+    if (fs::equivalent(path, input, ignored) || fs::equivalent(folder, input, ignored))
+      throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads",
+                  "name another output");
+  }
+}
+
 void StagedDirectory::refuse_occupied(const fs::path& given, bool replace) {
   if (given.empty()) throw Error(ErrorKind::invalid_argument, "output", "the path is empty", "name a folder");
   const fs::path final_path = plain_path(given);

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gramian {
 
@@ -96,6 +97,8 @@ class StagedDirectory {
 std::filesystem::path plain_path(const std::filesystem::path& path);
 // Makes `folder` and those above it; returns the topmost that was made, or nothing. Throws io.
 std::filesystem::path make_folders(const std::filesystem::path& folder);
+// Throws invalid_argument when a file of this name would be in the way: where a folder is, or one of `inputs`, or inside one.
+void refuse_output_file(const std::filesystem::path& path, const std::vector<std::filesystem::path>& inputs);
 
 // Whole file as text. Throws invalid_argument when it does not exist.
 std::string read_text(const std::filesystem::path& path);

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <new>
 #include <string>
 
@@ -92,7 +91,6 @@ void leave(int code) {
 #if defined(__SANITIZE_ADDRESS__)
   std::exit(code);
 #else
-  std::cout.flush();
   std::fflush(nullptr);
   std::_Exit(code);
 #endif

@@ -5,11 +5,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <thread>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/openmp.h"
+#include "formats/json.h"
 #include "kernels/cpu_level.h"
 #include "tensor/ops.h"
 
@@ -80,10 +81,11 @@ void add_adapter_flag(CLI::App& verb, ModelFlags& flags) {
 }
 
 void add_kv_cache_flag(CLI::App& verb, std::optional<at::ScalarType>& type) {
-  const std::map<std::string, std::optional<at::ScalarType>> types = {
-      {"auto", std::nullopt}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}};
   verb.add_option_function<std::string>(
-          "--kv-cache-dtype", [types, &type](const std::string& name) { type = types.at(name); },
+          "--kv-cache-dtype",
+          [&type](const std::string& name) {
+            type = name == "auto" ? std::nullopt : std::optional(parse_dtype(name));
+          },
           "Type in which attention keeps keys and values: auto (the model's), float16 or bfloat16, half the "
           "memory "
           "of float32")
@@ -180,10 +182,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-Json interval(double low, double high) {
-  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
-  return Json::array({number(low), number(high)});
-}
+Json interval(double low, double high) { return Json::array({number_or_null(low), number_or_null(high)}); }
 
 void check_output_file(const std::filesystem::path& path, const std::filesystem::path& model,
                        const std::filesystem::path& input) {
@@ -192,16 +191,7 @@ void check_output_file(const std::filesystem::path& path, const std::filesystem:
     throw Error(ErrorKind::invalid_argument, path.string(), str("no folder ", folder.string()),
                 "make it first");
   }
-  if (std::filesystem::is_directory(path)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), "is a folder, expected a file name",
-                "name a file");
-  }
-  std::error_code ignored;
-  if (std::filesystem::equivalent(folder, model, ignored) ||
-      std::filesystem::equivalent(path, input, ignored)) {
-    throw Error(ErrorKind::invalid_argument, path.string(), "lies among what the command reads",
-                "name another output");
-  }
+  refuse_output_file(path, {model, input});
 }
 
 std::string shell_word(const std::filesystem::path& path) {

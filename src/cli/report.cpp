@@ -52,20 +52,21 @@ std::vector<ReportStory> stories_of(const Flags& flags, const fs::path& output, 
   Log log = common.log();
   const auto pool = common.pool();
   const Tokenizer tokenizer = open_tokenizer(flags.reference);
+  const auto prompts = prompts_of(flags, tokenizer, log);
   std::vector<ReportStory> stories;
+  for (const auto& prompt : prompts) {
+    ReportStory& story = stories.emplace_back();
+    story.prompt = prompt.first;
+    story.variant = "quantized";
+  }
   const auto tell = [&](const fs::path& folder, std::string ReportStory::* continued) {
     ResidentModel model(folder, {}, pool);
-    const auto prompts = prompts_of(flags, tokenizer, log);
-    stories.resize(prompts.size());
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      stories[i].prompt = prompts[i].first;
+    for (size_t i = 0; i < prompts.size(); ++i)
       stories[i].*continued = continuation(model, tokenizer, prompts[i].second, log);
-    }
   };
   // One model is in memory at a time.
   tell(flags.reference, &ReportStory::original);
   tell(output, &ReportStory::quantized);
-  for (ReportStory& story : stories) story.variant = "quantized";
   return stories;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "formats/gguf/model_reader.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "tensor/ops.h"
@@ -18,23 +19,28 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kStates = "states";
 constexpr const char* kIdentity = "identity";  // u8, the text of a JSON object
 
+std::vector<fs::path> paths_of(const fs::path& model) {
+  std::vector<fs::path> paths;
+  if (!fs::is_directory(model)) {
+    paths = gguf::part_paths(model);
+    // What is missing is said when the model is opened.
+    std::erase_if(paths, [](const fs::path& path) { return !fs::exists(path); });
+    return paths;
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(model)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file() && (name == "config.json" || name.ends_with(".safetensors")))
+      paths.push_back(entry.path());
+  }
+  return paths;
+}
+
 Json files_of(const fs::path& model) {
   std::map<std::string, Json> files;
-  const bool one_file = !fs::is_directory(model);
-  const fs::path folder = one_file ? fs::absolute(model).parent_path() : model;
-  // X of all parts of a GGUF file, X-00001-of-00003.gguf.
-  const auto common = [](const std::string& name) {
-    const size_t of = name.rfind("-of-");
-    return of == std::string::npos || of < 6 ? name : name.substr(0, of - 6);
-  };
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool counts = one_file ? common(name) == common(model.filename().string())
-                                 : name == "config.json" || name.ends_with(".safetensors");
-    if (!entry.is_regular_file() || !counts) continue;
+  for (const fs::path& path : paths_of(model)) {
     const auto time =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(entry.last_write_time().time_since_epoch());
-    files[name] = {{"bytes", entry.file_size()}, {"time", time.count()}};
+        std::chrono::duration_cast<std::chrono::nanoseconds>(fs::last_write_time(path).time_since_epoch());
+    files[path.filename().string()] = {{"bytes", fs::file_size(path)}, {"time", time.count()}};
   }
   return files;
 }

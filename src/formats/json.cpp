@@ -1,6 +1,7 @@
 #include "formats/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -191,6 +192,10 @@ nlohmann::ordered_json parse_json(const std::string& text, const std::string& wh
   TreeBuilder builder;
   builder.walk(text, where, kDepthMax);
   return builder.take();
+}
+
+nlohmann::ordered_json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
 std::string quote_name(std::string_view name) {

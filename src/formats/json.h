@@ -14,6 +14,9 @@ namespace gramian {
 // objects with very many keys (but looking a key up in an ordered_json object is a linear search).
 nlohmann::ordered_json parse_json(const std::string& text, const std::string& where);
 
+// The number; null where it is not finite, which JSON has no number for.
+nlohmann::ordered_json number_or_null(double value);
+
 // A name from a file, fit for a one-line message: in quotes, control bytes as \xNN, cut after 200 bytes.
 std::string quote_name(std::string_view name);
 

@@ -25,17 +25,6 @@ constexpr const char* kBlocks = ".blocks";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
-// general.file_type of a file whose matrices are all of this type.
-uint32_t file_type(const Codec& codec) {
-  constexpr std::pair<const char*, uint32_t> kTypes[] = {
-      {"Q4_0", 2},  {"Q4_1", 3},  {"Q8_0", 7},  {"Q5_0", 8},     {"Q5_1", 9},   {"Q2_K", 10},
-      {"Q4_K", 14}, {"Q5_K", 16}, {"Q6_K", 18}, {"IQ2_XXS", 19}, {"IQ4_NL", 25}};
-  for (const auto& [name, number] : kTypes) {
-    if (codec.name == name) return number;
-  }
-  return 1;
-}
-
 // llama.cpp's rules for what makes logits, and for the embedding beside a head of its own.
 const Codec& head_type(const Codec& asked, int64_t columns) {
   if (columns % 256 != 0 || asked.name == "Q8_0") return fitting_codec(*find_codec("Q8_0"), columns);
@@ -64,9 +53,6 @@ bool same_values(const StoredTensor& source, const StoredTensor& written) {
 uint64_t GgufPlan::bytes() const { return gguf::lay_out(model.metadata, model.types).bytes; }
 
 GgufPlan plan_gguf(const QuantizeJob& job, const Prepared& ready, Log& log) {
-  if (job.output.extension() != kEnding)
-    throw Error(ErrorKind::invalid_argument, job.output.string(), "--format gguf writes one file",
-                str("name it with ", kEnding, " at its end"));
   const Checkpoint& source = *ready.subject.checkpoint;
   if (ready.subject.foreign)
     throw Error(ErrorKind::unsupported, "--format", "gguf is not written of a model behind hooks",
@@ -101,7 +87,7 @@ GgufPlan plan_gguf(const QuantizeJob& job, const Prepared& ready, Log& log) {
 
 void describe_job(const QuantizeJob& job, const Prepared& ready, gguf::Metadata& metadata) {
   const Codec& asked = *ready.plan.solve.grid.codec;
-  metadata.set("general.file_type", file_type(asked));
+  metadata.set("general.file_type", gguf::file_type(asked));
   metadata.set("general.quantization_version", uint32_t{2});
   metadata.set("gramian.method", job.method);
   if (asked.anchored != nullptr)
@@ -132,9 +118,7 @@ fs::path report_of(const fs::path& output) {
 }
 
 void refuse_occupied_file(const fs::path& output, bool force) {
-  if (fs::is_directory(output))
-    throw Error(ErrorKind::invalid_argument, output.string(), "is a folder, expected a file name",
-                "name another output");
+  refuse_output_file(output, {});
   if (!fs::exists(output) || force) return;
   throw Error(ErrorKind::invalid_argument, output.string(), "the output exists",
               "name another output or pass --force to replace it");

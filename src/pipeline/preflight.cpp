@@ -22,21 +22,17 @@ constexpr uint64_t kQuickScanBytes = uint64_t{4} << 30;
 
 void refuse_output(const QuantizeJob& job, bool one_file) {
   Journal::refuse_busy(job.output);
+  const bool named_file = job.output.extension() == ".gguf";
+  if (one_file != named_file)
+    throw Error(ErrorKind::invalid_argument, job.output.string(),
+                one_file ? str("format ", job.format, " writes one file")
+                         : str("format ", job.format, " writes a folder, the name is a GGUF file's"),
+                one_file ? "name it with .gguf at its end" : "add --format gguf, or name a folder");
   if (one_file) {
-    for (const fs::path& input :
-         {job.source, job.calibration.value_or(job.source), job.imatrix.value_or(job.source)}) {
-      std::error_code ignored;
-      if (fs::equivalent(job.output, input, ignored) ||
-          fs::equivalent(fs::absolute(job.output).parent_path(), input, ignored))
-        throw Error(ErrorKind::invalid_argument, job.output.string(), "lies among what the job reads",
-                    "name another output");
-    }
+    refuse_output_file(job.output,
+                       {job.source, job.calibration.value_or(job.source), job.imatrix.value_or(job.source)});
     return refuse_occupied_file(job.output, job.force);
   }
-  if (job.output.extension() == ".gguf")
-    throw Error(ErrorKind::invalid_argument, job.output.string(),
-                str("format ", job.format, " writes a folder, the name is a GGUF file's"),
-                "add --format gguf, or name a folder");
   if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
   StagedDirectory::refuse_occupied(job.output, job.force);
 }

@@ -4,13 +4,13 @@
 
 #include "base/format.h"
 #include "base/interrupt.h"
+#include "formats/json.h"
 #include "pipeline/quantize_run.h"
 
 namespace gramian {
 using Json = nlohmann::ordered_json;
 namespace {
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 std::string percent(const Json& share) { return fixed(100 * share.get<double>(), 1) + " %"; }
 
 }  // namespace
@@ -51,7 +51,7 @@ void QuantizeRun::prove(size_t layer) {
   };
   for (Json& module : now_.modules) {
     const auto found = loss.modules.find(module.at("name").get<std::string>());
-    module["held_out_error"] = number(found == loss.modules.end() ? std::nan("") : found->second);
+    module["held_out_error"] = number_or_null(found == loss.modules.end() ? std::nan("") : found->second);
   }
   for (const Json& module : now_.modules) {
     if (of(module) >= 0 && (worst == nullptr || of(module) > of(*worst))) worst = &module;
@@ -61,8 +61,8 @@ void QuantizeRun::prove(size_t layer) {
                          {"reason", likely_reason(module)}});
   }
   now_.held_out = {{"layer", layer},
-                   {"error", number(loss.own)},
-                   {"accumulated", number(loss.since_first)},
+                   {"error", number_or_null(loss.own)},
+                   {"accumulated", number_or_null(loss.since_first)},
                    {"worst_module", worst == nullptr ? Json(nullptr) : worst->at("name")},
                    {"flagged", flagged}};
   Json event = now_.held_out;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/interrupt.h"
+#include "formats/json.h"
 #include "formats/module_patterns.h"
 #include "pipeline/quantize_run.h"
 #include "solve/scale_search.h"
@@ -26,15 +27,14 @@ Json module_report(const SolvedModule& solved, const std::string& method, const 
                    int64_t tokens, double relative_error) {
   const QuantizedLinear& q = solved.quantized;
   const Linear& linear = planned.linear;
-  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); };
   Json json;
   json["name"] = linear.name;
   json["method"] = method;
-  json["loss"] = number(q.loss);
-  json["relative_error"] = number(relative_error);
+  json["loss"] = number_or_null(q.loss);
+  json["relative_error"] = number_or_null(relative_error);
   json["damp"] = q.damp;
   json["damp_attempts"] = q.damp_attempts;
-  json["diagonal_spread"] = number(q.diagonal_spread);
+  json["diagonal_spread"] = number_or_null(q.diagonal_spread);
   json["samples"] = tokens;
   json["fallback"] = q.fallback.empty() ? Json(nullptr) : Json(q.fallback);
   json["out_features"] = linear.out_features;

@@ -10,14 +10,13 @@ import math
 import os
 import pathlib
 import random
-import select
 import shutil
-import signal
 import struct
 import subprocess
 import tempfile
-import threading
 import unittest
+
+from fork_server import ForkServer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("GRAMIAN_BINARY", str(ROOT / "build" / "gramian"))
@@ -44,47 +43,6 @@ class Result:
 
     def json(self):
         return json.loads(self.out)
-
-
-class ForkServer:
-    """tests/support/fork_server.cpp; one of each thread, as it runs one command at a time."""
-    _of_thread = threading.local()
-
-    def __init__(self, program):
-        self.outputs = tempfile.TemporaryDirectory(prefix="gramian-fork-")
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-
-    @classmethod
-    def here(cls):
-        if not hasattr(cls._of_thread, "server"):
-            cls._of_thread.server = cls(os.environ["GRAMIAN_FORK_SERVER"])
-        return cls._of_thread.server
-
-    def __del__(self):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
-        self.outputs.cleanup()
-
-    def _answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("the fork server ended")
-        return int(line)
-
-    def run(self, arguments, timeout):
-        """-> (exit code, stdout, stderr)."""
-        out, err = (pathlib.Path(self.outputs.name) / name for name in ("stdout", "stderr"))
-        words = [os.fsencode(word) for word in (out, err, *arguments)]
-        request = memoryview(b"".join(word + b"\0" for word in (str(len(words)).encode(), *words)))
-        while request:
-            request = request[self.process.stdin.write(request):]
-        identifier = self._answer()
-        if not select.select([self.process.stdout], [], [], timeout)[0]:
-            os.kill(identifier, signal.SIGKILL)
-            self._answer()
-            raise subprocess.TimeoutExpired(arguments, timeout, out.read_bytes(), err.read_bytes())
-        return self._answer(), out.read_bytes(), err.read_bytes()
 
 
 def gramian(*arguments, timeout=120, environment=None):

@@ -127,6 +127,11 @@ class Convert(e2e.GramianTestCase):
         self.refused("convert", TINYSTORIES, "-o", missing, output=missing, says=["no folder"])
         inside = self.path("gemma2") / "model.gguf"
         self.refused("convert", self.path("gemma2"), "-o", inside, output=inside, says=["lies among what the command reads"])
+        file = self.path("source.gguf")
+        self.report("convert", TINYSTORIES, "-o", file)
+        self.refused("imatrix", file, "--calibration", TINYSTORIES / "heldout.txt", "-o", file, says=["lies among what the command reads"])
+        self.refused("quantize", file, "-o", file, "--force", "--method", "rtn", "--format", "gguf", "--type", "q8_0",
+                     says=["lies among what the command reads"])
 
     @unittest.skipUnless((GOLDEN / "model.safetensors").exists(), "the whole golden set is needed")
     def test_tensors_are_those_of_llama_cpp(self):

@@ -4,11 +4,6 @@
 #include "formats/gguf/model_plan.h"
 
 namespace gramian::gguf {
-namespace {
-
-uint32_t file_type(const Codec& codec) { return codec.name == "F32" ? 0 : codec.name == "F16" ? 1 : 32; }
-
-}  // namespace
 
 void convert(const Checkpoint& checkpoint, const std::filesystem::path& output, const ConvertOptions& options,
              ThreadPool& pool, Log& log) {

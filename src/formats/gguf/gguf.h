@@ -147,7 +147,6 @@ class PieceWriter {
   std::vector<std::byte> read(size_t tensor, uint64_t at, size_t size) const;
   // fsyncs what was written so far.
   void sync() { file_.sync(); }
-  uint64_t bytes() const noexcept { return layout_.bytes; }
 
  private:
   std::filesystem::path path_;

@@ -1,6 +1,7 @@
 #include "formats/gguf/model_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -166,6 +167,16 @@ at::Tensor interleave(const at::Tensor& rows, int64_t heads) {
 
 at::Tensor deinterleave(const at::Tensor& rows, int64_t heads) {
   return swapped(rows, heads, rows.size(0) / heads / 2, 2);
+}
+
+uint32_t file_type(const Codec& codec) {
+  constexpr std::pair<const char*, uint32_t> kTypes[] = {
+      {"F32", 0},   {"F16", 1},   {"Q4_0", 2},  {"Q4_1", 3},  {"Q8_0", 7},     {"Q5_0", 8},    {"Q5_1", 9},
+      {"Q2_K", 10}, {"Q4_K", 14}, {"Q5_K", 16}, {"Q6_K", 18}, {"IQ2_XXS", 19}, {"IQ4_NL", 25}, {"BF16", 32}};
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const auto& type) { return codec.name == type.first; });
+  GRAMIAN_CHECK(found != std::end(kTypes), "no file type of ", codec.name);
+  return found->second;
 }
 
 ModelPlan plan_model(const Checkpoint& checkpoint, const std::string& name, const ChooseType& type,

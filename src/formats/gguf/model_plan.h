@@ -40,6 +40,9 @@ struct ModelPlan {
 // The type of a matrix by its name in the checkpoint. Vectors, norms and routers are F32 without being asked for.
 using ChooseType = std::function<const Codec*(const std::string& name, int64_t columns)>;
 
+// general.file_type of a file whose matrices are of this type.
+uint32_t file_type(const Codec& codec);
+
 // Everything but general.file_type, which goes with the types. `name`: general.name. Throws unsupported for a family or a tensor that has
 // no place in GGUF and for experts of one stack that would have several types, corrupt_data for a checkpoint that contradicts itself.
 ModelPlan plan_model(const Checkpoint& checkpoint, const std::string& name, const ChooseType& type, Log& log);

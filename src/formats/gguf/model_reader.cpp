@@ -24,25 +24,6 @@ std::string five_digits(int number) {
   return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
 }
 
-// "X-00001-of-00003.gguf" has 3 parts, of which the first is wanted; every other file is one of 1.
-std::vector<fs::path> part_paths(const fs::path& path) {
-  const std::string name = path.filename().string();
-  constexpr size_t kEnding = sizeof "-00001-of-00003.gguf" - 1;
-  int number = 0, count = 0;
-  char rest = 0;
-  const bool parts =
-      name.size() > kEnding &&
-      std::sscanf(name.c_str() + (name.size() - kEnding), "-%5d-of-%5d.ggu%c", &number, &count, &rest) == 3 &&
-      rest == 'f' && count >= 1 && number >= 1;
-  if (!parts) return {path};
-  std::vector<fs::path> paths;
-  const std::string stem = name.substr(0, name.size() - kEnding);
-  for (int i = 1; i <= count; ++i) {
-    paths.push_back(path.parent_path() / str(stem, "-", five_digits(i), "-of-", five_digits(count), ".gguf"));
-  }
-  return paths;
-}
-
 // What the metadata of the parts say of their number, against the names.
 void check_parts(const std::vector<File>& files) {
   const auto fail = [](const File& file, const std::string& what) {
@@ -161,6 +142,24 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<fs::path> part_paths(const fs::path& path) {
+  const std::string name = path.filename().string();
+  constexpr size_t kEnding = sizeof "-00001-of-00003.gguf" - 1;
+  int number = 0, count = 0;
+  char rest = 0;
+  const bool parts =
+      name.size() > kEnding &&
+      std::sscanf(name.c_str() + (name.size() - kEnding), "-%5d-of-%5d.ggu%c", &number, &count, &rest) == 3 &&
+      rest == 'f' && count >= 1 && number >= 1;
+  if (!parts) return {path};
+  std::vector<fs::path> paths;
+  const std::string stem = name.substr(0, name.size() - kEnding);
+  for (int i = 1; i <= count; ++i) {
+    paths.push_back(path.parent_path() / str(stem, "-", five_digits(i), "-of-", five_digits(count), ".gguf"));
+  }
+  return paths;
+}
 
 bool is_model_file(const fs::path& model) {
   std::error_code ignored;

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "formats/gguf/gguf.h"
 #include "formats/safetensors.h"
@@ -14,6 +15,9 @@ namespace gramian::gguf {
 
 // Whether `model` is a file whose name ends with ".gguf".
 bool is_model_file(const std::filesystem::path& model);
+
+// Where all parts of the model are that `path` is a part of: `path` alone for a name that tells of none.
+std::vector<std::filesystem::path> part_paths(const std::filesystem::path& path);
 
 struct ModelFile {
   nlohmann::ordered_json config;
