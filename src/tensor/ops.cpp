@@ -94,10 +94,11 @@ at::Tensor wrap(const void* data, at::IntArrayRef shape, at::ScalarType type,
 at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim) { return at::cat(tensors, dim); }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  // In f32 the bits of products with very few rows depend on the number of threads; a single row is a product of another
-  // kind, which has no such fault.
+  // In f32 the bits of products with very few rows depend on the number of threads, on some CPUs those of a single one too. In other
+  // types a single row is a product of another kind, which has no such fault.
   constexpr int64_t kRows = 16;
-  if (x.dim() == 2 && x.size(0) > 1 && x.size(0) < kRows)
+  const int64_t least = x.scalar_type() == at::kFloat ? 1 : 2;
+  if (x.dim() == 2 && x.size(0) >= least && x.size(0) < kRows)
     return at::linear(at::constant_pad_nd(x, {0, 0, 0, kRows - x.size(0)}), weight, bias)
         .slice(0, 0, x.size(0));
   return at::linear(x, weight, bias);
