@@ -134,7 +134,9 @@ void add_quantize(CLI::App& app, Ranks* ranks) {
   verb.add_option("--batch", job.batch, "Calibration rows per forward")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  verb.add_option("--lanes", flags->lanes, "Where batches run: cpu:N runs N batches side by side")
+  verb.add_option("--lanes", flags->lanes,
+                  "Where batches run: cpu:N runs N batches side by side, and solves N modules whose weights "
+                  "lie ready")
       ->capture_default_str();
   add_forward_dtype_flag(verb, job.dtype);
   verb.add_option("--compat", flags->compat,

@@ -132,11 +132,11 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
                   "Exponent of the scale search's error; 0 scales by the largest magnitude (default 2.4)")
       ->check(number_between(0.0, 16.0));
   verb.add_option("--damp-percent", flags.settings.damp_percent,
-                  "Share of the Hessian's mean diagonal added to it (default 0.005; gptq: 0.05)")
+                  "Share of the Hessian's mean diagonal added to it (default 0.005; gptq and its kin: 0.05)")
       ->check(number_between(1e-12, 0.999999));
-  verb.add_option(
-          "--damp-step", flags.settings.damp_step,
-          "Increase of --damp-percent while the Hessian does not factor; 0: none (default 0.001; gptq: 0.01)")
+  verb.add_option("--damp-step", flags.settings.damp_step,
+                  "Increase of --damp-percent while the Hessian does not factor; 0: none (default 0.001; "
+                  "gptq and its kin: 0.01)")
       ->check(number_between(0.0, 1.0));
   auto* order = verb.add_option("--order", flags.order,
                                 "Order in which columns are solved: natural (qqq), group-aware = by the "

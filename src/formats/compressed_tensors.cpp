@@ -14,12 +14,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kRead = "compressed-tensors with integer weights of 4 or 8 bits and NVFP4 are read";
+constexpr const char* kRead =
+    "compressed-tensors with integer weights of 4 or 8 bits, NVFP4 and FP8 are read";
 
 bool is_nvfp4(const GridOptions& grid) { return grid.kind == GridKind::nvfp4; }
-bool is_packed(const GridOptions& grid) { return grid.activation_bits == 16; }
+bool is_fp8(const GridOptions& grid) { return grid.kind == GridKind::fp8; }
+bool is_packed(const GridOptions& grid) { return grid.activation_bits == 16 && !is_fp8(grid); }
 const char* kind_of(const GridOptions& grid) {
-  return is_nvfp4(grid) ? "nvfp4-pack-quantized" : is_packed(grid) ? "pack-quantized" : "int-quantized";
+  return is_nvfp4(grid)    ? "nvfp4-pack-quantized"
+         : is_fp8(grid)    ? "float-quantized"
+         : is_packed(grid) ? "pack-quantized"
+                           : "int-quantized";
 }
 int midpoint(const GridOptions& grid) { return 1 << (grid.bits - 1); }
 
@@ -36,7 +41,7 @@ class CompressedTensors final : public LinearFormat {
  public:
   const char* name() const override { return "compressed-tensors"; }
   const char* summary() const override {
-    return "W4A16 and W8A16 packed, W8A8 and W4A8 as int8, NVFP4 (vLLM, SGLang, transformers)";
+    return "W4A16 and W8A16 packed, W8A8 and W4A8 as int8, NVFP4, FP8 (vLLM, SGLang, transformers)";
   }
 
   SolveOptions settle(SolveOptions asked, DType dtype) const override {
@@ -45,6 +50,7 @@ class CompressedTensors final : public LinearFormat {
       throw Error(ErrorKind::invalid_argument, option, "compressed-tensors has no " + what, remedy);
     };
     if (is_nvfp4(grid)) return nvfp4_parts::settle(asked);
+    if (is_fp8(grid)) return settle_fp8(asked, dtype);
     if (grid.activation_bits == 0) grid.activation_bits = 16;
     if (grid.bits != 4 && grid.bits != 8) refuse("--bits", str(grid.bits, "-bit weights"), "use 4 or 8");
     if (grid.activation_bits != 16 && grid.activation_bits != 8)
@@ -61,8 +67,9 @@ class CompressedTensors final : public LinearFormat {
 
   // Loaders multiply a head's activations as they come.
   SolveOptions settle_head(SolveOptions asked, DType dtype) const override {
-    if (is_nvfp4(asked.grid))
-      throw Error(ErrorKind::invalid_argument, "--lm-head-bits", "beside NVFP4 the head stays as it is",
+    if (is_float(asked.grid.kind))
+      throw Error(ErrorKind::invalid_argument, "--lm-head-bits",
+                  str("beside ", is_fp8(asked.grid) ? "FP8" : "NVFP4", " the head stays as it is"),
                   "leave it out");
     asked.grid.activation_bits = 16;
     return settle(asked, dtype);
@@ -88,7 +95,7 @@ class CompressedTensors final : public LinearFormat {
         parts.push_back({"weight_zero_point", DType::i32, {words_of(n, grid.bits), groups}});
       parts.push_back({"weight_shape", DType::i64, {2}});
     } else {
-      parts.push_back({"weight", DType::i8, {n, k}});
+      parts.push_back({"weight", is_fp8(grid) ? DType::f8_e4m3 : DType::i8, {n, k}});
     }
     if (!is_nvfp4(grid)) parts.push_back({"weight_scale", shape.dtype, {n, groups}});
     if (shape.has_bias) parts.push_back({"bias", shape.dtype, {n}});
@@ -116,7 +123,7 @@ class CompressedTensors final : public LinearFormat {
       throw Error(ErrorKind::numerical, source.name + ".weight_scale", "leaves the type of the weights",
                   "use a checkpoint in bfloat16 or float32");
     if (!is_packed(grid)) {
-      parts["weight"] = module.codes;
+      parts["weight"] = is_fp8(grid) ? module.codes.view(at::kFloat8_e4m3fn) : module.codes;
       return parts;
     }
     const int offset = 1 << (module.bits - 1);
@@ -159,6 +166,12 @@ class CompressedTensors final : public LinearFormat {
             expect(parts, name, "weight_zero_point", {at::kInt}, {words_of(n, grid.bits), groups});
         module.zero = unpack_bits(zeros.t(), n, grid.bits, offset).t().contiguous();
       }
+    } else if (is_fp8(grid)) {
+      const at::Tensor values = expect(parts, name, "weight", {at::kFloat8_e4m3fn}, {n, k});
+      module.e4m3 = true;
+      module.codes = values.contiguous().view(at::kChar);
+      if (module.codes.bitwise_and(0x7f).eq(0x7f).any().item<bool>())
+        refuse_part(name + ".weight", "holds NaN");
     } else {
       module.codes = expect(parts, name, "weight", {at::kChar}, {n, k});
       if (grid.bits < 8 && module.codes.lt(-offset).logical_or(module.codes.ge(offset)).any().item<bool>())
@@ -245,19 +258,38 @@ class CompressedTensors final : public LinearFormat {
   }
 
  private:
+  static SolveOptions settle_fp8(SolveOptions asked, DType dtype) {
+    GridOptions& grid = asked.grid;
+    const auto refuse = [](const char* option, const std::string& what) {
+      throw Error(ErrorKind::invalid_argument, option, what + " is not what FP8 stores",
+                  "FP8 has 8-bit floats with one scale per row; leave the option out");
+    };
+    if (grid.bits != 8) refuse("--bits", std::to_string(grid.bits));
+    if (!grid.symmetric) refuse("--asym", "a grid with zero points");
+    if (grid.group_size != -1) refuse("--group-size", std::to_string(grid.group_size));
+    if (grid.mse != 0) refuse("--mse", "a searched scale");
+    // The runtime rounds activations to FP8 too, a scale for each token, unless it is told not to.
+    if (grid.activation_bits == 0) grid.activation_bits = 8;
+    grid.scale_type = tensor::scalar_type(dtype);
+    return asked;
+  }
+
   static Json group_fields(const GridOptions& grid, const Json& targets) {
     const bool channel = grid.group_size == -1;
     Json weights = {{"num_bits", grid.bits},
-                    {"type", "int"},
+                    {"type", is_fp8(grid) ? "float" : "int"},
                     {"symmetric", grid.symmetric},
                     {"strategy", channel ? "channel" : "group"},
                     {"dynamic", false}};
     if (!channel) weights["group_size"] = grid.group_size;
     if (is_nvfp4(grid)) weights = nvfp4_parts::weights_field();
     Json activations;
-    if (!is_packed(grid))
-      activations = {
-          {"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
+    if (grid.activation_bits == 8)
+      activations = {{"num_bits", 8},
+                     {"type", is_fp8(grid) ? "float" : "int"},
+                     {"symmetric", true},
+                     {"strategy", "token"},
+                     {"dynamic", true}};
     return {{"targets", targets},
             {"weights", weights},
             {"input_activations", activations},
@@ -287,8 +319,9 @@ class CompressedTensors final : public LinearFormat {
       return grid;
     }
     GridOptions grid = {.kind = GridKind::integer};
+    if (is("num_bits", 8) && is("type", "float")) grid.kind = GridKind::fp8;
     if (!is("num_bits", 4) && !is("num_bits", 8)) refuse("num_bits is neither 4 nor 8");
-    if (!is("type", "int")) refuse("weights are not integers");
+    if (!is_fp8(grid) && !is("type", "int")) refuse("weights are neither integers nor floats of 8 bits");
     grid.bits = weights.at("num_bits").get<int>();
     grid.symmetric = is("symmetric", true);
     if (is("strategy", "channel")) {
@@ -299,12 +332,14 @@ class CompressedTensors final : public LinearFormat {
     } else {
       refuse("strategy is neither channel nor group with its size");
     }
+    if (is_fp8(grid) && (grid.group_size != -1 || !grid.symmetric))
+      refuse("weights are floats of 8 bits with other scales than one per row");
     grid.activation_bits = activations.is_null() ? 16 : 8;
     if (!activations.is_null() &&
         (!activations.is_object() || activations.value("num_bits", 0) != 8 ||
-         activations.value("type", "") != "int" || activations.value("strategy", "") != "token" ||
-         !activations.value("symmetric", false) || !activations.value("dynamic", Json(false)).is_boolean() ||
-         !activations.value("dynamic", false)))
+         activations.value("type", "") != (is_fp8(grid) ? "float" : "int") ||
+         activations.value("strategy", "") != "token" || !activations.value("symmetric", false) ||
+         !activations.value("dynamic", Json(false)).is_boolean() || !activations.value("dynamic", false)))
       refuse("input_activations: expected none, or 8 bits, symmetric, dynamic by token");
     if (kind != kind_of(grid)) refuse("format is '" + kind + "'");
     return grid;

@@ -138,6 +138,7 @@ class Folder {
     const auto* fields = quantization_of(config);
     const bool fp8 = fields != nullptr && method_of(*fields) == "fp8";
     if (fp8) size_ = block_size(*fields, where).value_or(size_);
+    modules_ = fields != nullptr && method_of(*fields) == "compressed-tensors";
   }
 
   void run(const std::string& folder) {
@@ -149,7 +150,7 @@ class Folder {
       if (name.ends_with("_blocks") && tensors_.at(name).dtype == DType::u8) fold_mxfp4(name);
     }
     for (const auto& [name, tensor] : tensors_) {
-      if (tensor.dtype == DType::f8_e4m3 && !is_scale(name))
+      if (tensor.dtype == DType::f8_e4m3 && !is_scale(name) && !is_of_module(name))
         faults_.push_back(quote_name(name) + ": FP8 codes without " + name + "_scale_inv");
     }
     if (faults_.empty()) return;
@@ -168,6 +169,9 @@ class Folder {
     return name.ends_with(kScale) &&
            tensors_.contains(name.substr(0, name.size() - kScale.size()) + "_packed");
   }
+
+  // compressed-tensors' FP8 modules are read as a whole.
+  bool is_of_module(const std::string& name) const { return modules_ && tensors_.contains(name + "_scale"); }
 
   void fold_fp8(const std::string& scale_name) {
     constexpr std::string_view kSuffix = "_scale_inv";
@@ -221,6 +225,7 @@ class Folder {
 
   std::map<std::string, StoredTensor>& tensors_;
   std::pair<int64_t, int64_t> size_{128, 128};
+  bool modules_ = false;
   std::vector<std::string> faults_;
 };
 

@@ -33,9 +33,7 @@ class GgufFormat final : public LinearFormat {
 
   SolveOptions settle(SolveOptions asked, DType) const override {
     GridOptions& grid = asked.grid;
-    if (grid.kind == GridKind::nvfp4)
-      throw Error(ErrorKind::invalid_argument, "--format", "gguf has no NVFP4 weights",
-                  "use --format compressed-tensors");
+    refuse_float_grid(*this, grid);
     if (grid.codec == nullptr)
       throw Error(ErrorKind::invalid_argument, "--type", "is needed for --format gguf",
                   "for example --type iq2_xxs or --type q4_k");

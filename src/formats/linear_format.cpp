@@ -99,8 +99,9 @@ bool stores_order(const SolveOptions& solve) {
 }
 
 void refuse_float_grid(const LinearFormat& format, const GridOptions& grid) {
-  if (grid.kind != GridKind::nvfp4) return;
-  throw Error(ErrorKind::invalid_argument, "--format", str(format.name(), " has no NVFP4 weights"),
+  if (!is_float(grid.kind)) return;
+  throw Error(ErrorKind::invalid_argument, "--format",
+              str(format.name(), " has no ", grid.kind == GridKind::fp8 ? "FP8" : "NVFP4", " weights"),
               "use --format compressed-tensors");
 }
 
@@ -128,6 +129,8 @@ std::string describe(const ModuleFormat& stored) {
   const GridOptions& grid = stored.grid;
   std::string text = stored.format->name();
   if (grid.kind == GridKind::nvfp4) return text + ", NVFP4";
+  if (grid.kind == GridKind::fp8)
+    return text + (grid.activation_bits == 8 ? ", FP8, activations too" : ", FP8");
   if (grid.kind != GridKind::qqq) {
     text += str(", ", grid.bits, grid.symmetric ? " bits" : " bits with zero points");
     if (grid.activation_bits == 8) text += ", activations of 8";

@@ -40,4 +40,13 @@ constexpr uint8_t e4m3_from_f32(float value) noexcept {
   return static_cast<uint8_t>((rounded >> 20) - ((127u - 7u) << 3));
 }
 
+// The code of a value that is not negative: round to nearest, ties to the even code, 6 beyond the range and for NaN.
+constexpr uint8_t e2m1_from_f32(float value) noexcept {
+  // Steps are 0.5 below 2, 1 up to 4 and 2 from there on; adding 1.5 * 2^23 rounds to whole numbers.
+  const auto whole = [](float x) { return static_cast<int>((x + 0x1.8p23f) - 0x1.8p23f); };
+  if (value < 2) return static_cast<uint8_t>(whole(value * 2));
+  if (value < 4) return static_cast<uint8_t>(whole(value) + 2);
+  return value <= 5 ? 6 : 7;
+}
+
 }  // namespace gramian

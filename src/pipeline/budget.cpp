@@ -160,7 +160,12 @@ class Estimate {
     if (pause.expert) sums *= wave;
     moment.parts.push_back({"statistics", sums});
     moment.parts.push_back({"factor", factoring_bytes(pause.columns)});
-    moment.parts.push_back({"module being solved", 13 * pause.rows * pause.columns});
+    // One a lane, of the pause; of the whole layer where no pause waits for them.
+    const bool deferred =
+        calibrator_.sequential == Sequential::none && calibrator_.statistic != Statistic::hessian;
+    const int64_t lanes = std::max(calibrator_.lanes, 1);
+    moment.parts.push_back({"modules being solved", 13 * pause.rows * pause.columns *
+                                                        (deferred ? lanes : std::min(lanes, pause.modules))});
     return moment;
   }
 
@@ -173,7 +178,7 @@ class Estimate {
              {"buffers", kLaneSlack * calibrator_.lanes},
              {"statistics", one_sum(columns) * std::max(calibrator_.lanes, 1)},
              {"factor", factoring_bytes(columns)},
-             {"module being solved", 13 * head_->out_features * columns}}};
+             {"modules being solved", 13 * head_->out_features * columns}}};
   }
 
   const Model& model_;
@@ -254,7 +259,7 @@ BudgetPlan plan_budget(const Model& model, const QuantizePlan& modules, const st
     if (fresh) kinds.push_back(probe_layer(model, static_cast<int64_t>(i), batch, modules, calibrator));
     kind_of.push_back(found->second);
   }
-  const SolveSpeed speed = measure_solve(model, modules, solve, pool);
+  const SolveSpeed speed = measure_solve(model, modules, solve, calibrator.statistic, pool);
 
   // Behind the probes: what LibTorch keeps for itself is then there. The embedding's pages come and go with the rows.
   model.drop_embedding();

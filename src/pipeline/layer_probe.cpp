@@ -4,11 +4,9 @@
 #include <chrono>
 #include <cmath>
 
-#include "solve/encode.h"
-#include "solve/refine.h"
-#include "solve/scale_search.h"
-#include "solve/solvers.h"
+#include "pipeline/solve_module.h"
 #include "stats/hessian.h"
+#include "stats/local_hessian.h"
 #include "tensor/activations.h"
 #include "tensor/ops.h"
 
@@ -31,6 +29,7 @@ PauseProbe describe(const std::vector<Linear*>& modules, const CalibratorOptions
   PauseProbe probe;
   probe.module = modules[0]->name;
   probe.columns = modules[0]->in_features;
+  probe.modules = static_cast<int64_t>(modules.size());
   for (const Linear* module : modules) probe.rows = std::max(probe.rows, module->out_features);
   if (calibrator.share) probe.sums = static_cast<int64_t>(calibrator.share(modules).size());
   return probe;
@@ -181,36 +180,35 @@ double SolveSpeed::solve_seconds(int64_t rows, int64_t columns) const {
 
 namespace {
 
-SolveSpeed measure_search(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
-  constexpr int64_t kRows = 256, kColumns = 1024;
-  const at::Tensor part = weight.slice(0, 0, kRows)
-                              .slice(1, 0, std::min(kColumns, weight.size(1) / 16 * 16))
-                              .to(at::kFloat)
-                              .contiguous();
-  LocalHessianAccumulator sums(part.size(1), 1);
-  sums.add(0, part);
-  const at::Tensor blocks = sums.merge();
-  const Clock clock;
-  solve_scale_search(part, blocks, largest_magnitude(part), options.search, pool);
-  SolveSpeed speed;
-  speed.per_weight = clock.seconds() / static_cast<double>(part.numel());
-  return speed;
-}
+// A statistic as if the weight's own rows were the module's inputs.
+struct ProbeInput {
+  Factor factor;
+  InputStatistic statistic = {.tokens = 1};
+  double factor_seconds = 0;
 
-SolveSpeed measure_encode(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
-  const at::Tensor part = weight.slice(0, 0, 64).contiguous();
-  SolveSpeed speed;
-  GridOptions grid = options.grid;
-  grid.codec = &fitting_codec(*grid.codec, part.size(1));
-  const Clock clock;
-  solve_encode(part, {}, grid, pool);
-  speed.per_weight = clock.seconds() / static_cast<double>(part.numel());
-  return speed;
-}
+  ProbeInput(const at::Tensor& rows, Statistic which, const SolveOptions& options, ThreadPool& pool) {
+    const int64_t columns = rows.size(1);
+    if (which == Statistic::local_hessian) {
+      LocalHessianAccumulator sums(columns, 1);
+      sums.add(0, rows);
+      statistic.blocks = sums.merge();
+    } else if (which == Statistic::importance) {
+      statistic.squares = rows.to(at::kDouble).square().sum({0});
+    } else if (which == Statistic::hessian) {
+      HessianAccumulator sums(columns, 1);
+      sums.add(0, rows);
+      statistic.hessian = sums.merge();
+      const Clock clock;
+      factor = factorize(statistic.hessian, options.damp_percent, options.damp_step, &pool,
+                         column_order(statistic.hessian, options.order, options.grid.group_size));
+      factor_seconds = clock.seconds();
+      statistic.factor = &factor;
+    }
+  }
+};
 
-SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, ThreadPool& pool) {
-  if (options.grid.kind == GridKind::nvfp4) return measure_search(weight, options, pool);
-  if (options.grid.kind == GridKind::ggml) return measure_encode(weight, options, pool);
+SolveSpeed measure(const at::Tensor& weight, const PlannedModule& module, SolveOptions options,
+                   Statistic statistic, ThreadPool& pool) {
   const int64_t rows = std::min<int64_t>(weight.size(0), 256);
   double cost[2] = {}, columns[2] = {};
   SolveSpeed speed;
@@ -220,18 +218,14 @@ SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, Thread
         std::max<int64_t>(128, std::min<int64_t>(weight.size(1), 1024) / (i == 0 ? 4 : 1) / 128 * 128);
     if (k > weight.size(1)) break;
     const at::Tensor part = weight.slice(1, 0, k).contiguous();
-    HessianAccumulator sums(k, 1);
-    sums.add(0, part);
-    const at::Tensor hessian = sums.merge();
-    const Clock factor_clock;
-    const Factor factor = factorize(hessian, options.damp_percent, options.damp_step, &pool,
-                                    column_order(hessian, options.order, options.grid.group_size));
-    speed.per_cube = factor_clock.seconds() / std::pow(static_cast<double>(k), 3);
-    if (!factor.ok()) break;
-    const at::Tensor slab = part.slice(0, 0, rows).contiguous();
+    const ProbeInput input(part, statistic, options, pool);
+    speed.per_cube = input.factor_seconds / std::pow(static_cast<double>(k), 3);
+    if (input.statistic.factor != nullptr && !input.factor.ok()) break;
+    options.grid = module.format->fitted(options.grid, k);
+    const PackSource slab{
+        .name = module.linear.name, .shape = {}, .weight = part.slice(0, 0, rows), .bias = {}};
     const Clock clock;
-    QuantizedLinear solved = solve_gptq(slab, factor, 1, options, pool);
-    if (options.refine > 0) refine(solved, slab, hessian, options, pool);
+    solve_linear(slab, input.statistic, {*module.format, options, module.fallback}, pool);
     cost[i] = clock.seconds() / static_cast<double>(rows);
     columns[i] = static_cast<double>(k);
   }
@@ -246,7 +240,7 @@ SolveSpeed measure(const at::Tensor& weight, const SolveOptions& options, Thread
 }  // namespace
 
 SolveSpeed measure_solve(const Model& model, const QuantizePlan& plan, const SolveOptions& options,
-                         ThreadPool& pool) {
+                         Statistic statistic, ThreadPool& pool) {
   const tensor::InferenceScope inference;
   const PlannedModule* widest = nullptr;
   for (const auto& layer : plan.layers) {
@@ -256,7 +250,7 @@ SolveSpeed measure_solve(const Model& model, const QuantizePlan& plan, const Sol
     }
   }
   try {
-    return measure(source_weight(model.checkpoint(), widest->linear), options, pool);
+    return measure(source_weight(model.checkpoint(), widest->linear), *widest, options, statistic, pool);
   } catch (const Error& error) {
     // A damaged weight: the job itself names it.
     if (error.kind() != ErrorKind::numerical) throw;

@@ -17,7 +17,8 @@ struct PauseProbe {
   std::string module;  // the first that reads the input
   int64_t columns = 0;
   int64_t rows = 0;           // of the tallest module
-  int64_t sums = 1;           // of the modules that read it
+  int64_t modules = 1;        // that read it
+  int64_t sums = 1;           // of them
   double live_per_token = 0;  // bytes that a batch holds while it waits here, per token
   // Of the pauses inside a mixture: how many experts pause alike, and one expert's weights.
   bool expert = false;
@@ -51,6 +52,6 @@ struct SolveSpeed {
   double solve_seconds(int64_t rows, int64_t columns) const;
 };
 SolveSpeed measure_solve(const Model& model, const QuantizePlan& plan, const SolveOptions& options,
-                         ThreadPool& pool);
+                         Statistic statistic, ThreadPool& pool);
 
 }  // namespace gramian

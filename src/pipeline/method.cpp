@@ -11,7 +11,20 @@ constexpr int kRefine = 2;
 
 SolveOptions nvfp4(ScaleSearch::Candidates candidates) {
   return {.grid = {.kind = GridKind::nvfp4, .group_size = 16, .mse = 0},
-          .search = {.candidates = candidates}};
+          .search = {.candidates = candidates},
+          .static_groups = true};
+}
+
+SolveOptions fp8() {
+  return {.grid = {.kind = GridKind::fp8, .bits = 8, .group_size = -1, .mse = 0}, .static_groups = true};
+}
+
+// Scales come before all codes, so that any order of columns will do.
+SolveOptions compensated(SolveOptions options) {
+  options.order = ColumnOrder::activation;
+  options.damp_percent = 0.05;
+  options.damp_step = 0.01;
+  return options;
 }
 
 }  // namespace
@@ -47,6 +60,12 @@ const std::vector<Method>& all_methods() {
        Statistic::none, "compressed-tensors", nvfp4(ScaleSearch::Candidates::all)},
       {"nvfp4_max", "NVFP4 with scales from the largest magnitudes, without calibration", Statistic::none,
        "compressed-tensors", nvfp4(ScaleSearch::Candidates::largest)},
+      {"gptq_nvfp4", "GPTQ error compensation on NVFP4, with the block scales of nvfp4_mse",
+       Statistic::hessian, "compressed-tensors", compensated(nvfp4(ScaleSearch::Candidates::all))},
+      {"fp8", "8-bit floats (E4M3) with one scale per row, without calibration", Statistic::none,
+       "compressed-tensors", fp8()},
+      {"gptq_fp8", "GPTQ error compensation on these", Statistic::hessian, "compressed-tensors",
+       compensated(fp8())},
       {"imatrix",
        "blocks of llama.cpp's types, their errors weighted by the mean squares of the inputs",
        Statistic::importance,

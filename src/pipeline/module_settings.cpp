@@ -84,7 +84,9 @@ std::string describe(const ScaleSearch& search) {
 
 std::string describe(const SolveOptions& solve) {
   const GridOptions& grid = solve.grid;
-  if (grid.kind == GridKind::nvfp4) return "NVFP4, " + describe(solve.search);
+  if (is_float(grid.kind))
+    return (grid.kind == GridKind::fp8 ? "FP8, whole rows" : "NVFP4, " + describe(solve.search)) +
+           str(", damp ", solve.damp_percent, ", order ", to_text(solve.order));
   if (grid.codec != nullptr)
     return str(grid.codec->name, grid.anchored ? ", anchored" : "", ", damp ", solve.damp_percent,
                solve.importance_weighted ? ", importance weighted" : "");

@@ -16,7 +16,8 @@ void refuse_fallback(const FallbackOptions& fallback, const SolveOptions& settle
   if (plain) return;
   if (settled.grid.kind != GridKind::integer)
     throw Error(ErrorKind::invalid_argument, "--fallback",
-                settled.grid.kind == GridKind::qqq ? "QQQ's modules are rounded plainly"
+                settled.grid.kind == GridKind::qqq   ? "QQQ's modules are rounded plainly"
+                : settled.grid.kind == GridKind::fp8 ? "modules in FP8 are rounded plainly"
                 : settled.grid.kind == GridKind::ggml
                     ? "blocks are then encoded without importance"
                     : "NVFP4's scales are searched by the error of the weights alone",

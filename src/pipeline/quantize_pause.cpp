@@ -1,4 +1,4 @@
-// A pause of a QuantizeRun: its modules are solved, one after another.
+// A pause of a QuantizeRun: its modules are solved.
 #include <algorithm>
 
 #include "kernels/nvfp4/nvfp4.h"
@@ -59,11 +59,14 @@ void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
   }
   if (!factored) {
     for (const auto& [module, planned] : left) {
-      module->op =
-          store(layer, *planned,
-                {.blocks = statistics.blocks, .squares = statistics.squares, .tokens = statistics.tokens},
-                lack(*planned, statistics, starved));
+      deferred_.push_back(
+          {planned,
+           {.blocks = statistics.blocks, .squares = statistics.squares, .tokens = statistics.tokens},
+           lack(*planned, statistics, starved),
+           job_.sequential == Sequential::none ? nullptr : module});
     }
+    // The forward waits for them, unless it goes on with the original weights.
+    if (job_.sequential != Sequential::none) solve_deferred(layer);
     return;
   }
   while (!left.empty()) {
@@ -76,14 +79,20 @@ void QuantizeRun::solve_pause(size_t layer, const PauseStatistics& statistics) {
     for (size_t ahead = 0; ahead < static_cast<size_t>(same - left.begin()); ++ahead)
       mine = mine || owns(ahead);
     if (mine && std::any_of(left.begin(), same, usable)) factor = factorize_pause(layer, solve, statistics);
-    for (auto one = left.begin(); one != same; ++one) {
-      const std::string lacking = lack(*one->second, statistics, starved);
-      one->first->op =
-          store(layer, *one->second,
-                {.factor = &factor, .hessian = statistics.hessian, .tokens = statistics.tokens}, lacking);
-    }
+    std::vector<Task> tasks;
+    for (auto one = left.begin(); one != same; ++one)
+      tasks.push_back({one->second,
+                       {.factor = &factor, .hessian = statistics.hessian, .tokens = statistics.tokens},
+                       lack(*one->second, statistics, starved),
+                       one->first});
+    store(layer, tasks);
     left.erase(left.begin(), same);
   }
+}
+
+void QuantizeRun::solve_deferred(size_t layer) {
+  store(layer, deferred_);
+  deferred_.clear();
 }
 
 std::string QuantizeRun::lack(const PlannedModule& module, const PauseStatistics& statistics,

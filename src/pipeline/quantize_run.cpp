@@ -49,9 +49,11 @@ QuantizeRun::QuantizeRun(const QuantizeJob& job, const Prepared& ready, const Sh
 void QuantizeRun::plain_rounding() {
   for (size_t i = done_.size(); i < plan_.layers.size(); ++i) {
     begin_layer();
+    std::vector<Task> tasks;
     for (const PlannedModule& module : plan_.layers[i]) {
-      if (module.quantize) store(i, module, {}, "");
+      if (module.quantize) tasks.push_back({&module, {}, ""});
     }
+    store(i, tasks);
     finish_layer(nullptr);
   }
 }
@@ -93,6 +95,7 @@ void QuantizeRun::from_statistics(const ReadStatistics& read) {
       for (Linear& module : modules) readers.push_back(&module);
       for (const PauseStatistics& one : read(readers)) solve_pause(i, one);
     }
+    solve_deferred(i);
     if (i < plan_.decoder_layers()) prove(i);
     finish_layer(nullptr);
   }
@@ -219,6 +222,7 @@ void QuantizeRun::run_new(size_t index, LayerForward& forward) {
     solve_pause(index, statistics);
   };
   forward.run_layer(index, solve, true);
+  solve_deferred(index);
   check_adoptions(index);
   const LayerForward::Counts after = forward.counts();
   now_.linear_multiplications = after.linear_multiplications - before.linear_multiplications;
@@ -236,6 +240,7 @@ void QuantizeRun::run_head(size_t index, LayerForward& forward) {
     now_.sums += 1;
     solve_pause(index, statistics);
   });
+  solve_deferred(index);
   now_.accumulations = forward.counts().accumulations - accumulations;
   finish_layer(nullptr);
 }

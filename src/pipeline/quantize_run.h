@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,24 +82,39 @@ class QuantizeRun {
   void finish_layer(LayerForward* forward);
   // Where the disk has no room for them, the finished layers are run again instead.
   void keep_input(size_t layer, LayerForward& forward);
+  // A module to be solved with what is known of its input.
+  struct Task {
+    const PlannedModule* planned;
+    InputStatistic input;
+    std::string lacking;       // why it does without; empty: it need not
+    Linear* module = nullptr;  // which the forward goes on with; null: it goes on with the original one
+  };
   void solve_pause(size_t layer, const PauseStatistics& statistics);
+  // Where nothing waits for them, a layer's modules are solved together.
+  void solve_deferred(size_t layer);
   // Why the statistics are too few for the module; empty where they are not.
   std::string lack(const PlannedModule& module, const PauseStatistics& statistics, bool starved) const;
   Factor factorize_pause(size_t layer, const SolveOptions& solve, const PauseStatistics& statistics);
-  // Solves, packs and writes; returns what the forward goes on with, nothing where there is none.
-  std::shared_ptr<const LinearOp> store(size_t layer, const PlannedModule& module,
-                                        const InputStatistic& input, const std::string& lacking);
+  // Solves, packs and writes. Weights that lie ready are divided among the lanes, and written in order: the same bytes. Those that must be
+  // decoded first are solved one at a time, with all threads, and so is the first module of all, for what its format makes once.
+  void store(size_t layer, const std::vector<Task>& tasks);
+  void store_one(size_t layer, const Task& task);
+  void store_on_lanes(size_t layer, std::span<const Task> tasks);
   // What one rank makes of a module, and all know then.
   struct Outcome {
     Json report;           // of the module
     std::string fallback;  // empty: none
     PackedParts packed;
     std::shared_ptr<const LinearOp> next;
+    int lane = 0, lanes = 1;
+    double solve_seconds = 0, error_seconds = 0, pack_seconds = 0;
   };
-  Outcome solve(size_t layer, const PlannedModule& module, const InputStatistic& input,
-                const std::string& lacking, double& seconds);
+  // `largest`: largest_shared() of the module. May be called by several lanes at a time.
+  Outcome solve(const Task& task, float largest, ThreadPool& pool) const;
+  // The next module in order: known to all ranks, and written.
+  void take(size_t layer, const Task& task, Outcome outcome);
   // `outcome` is rank `owner`'s.
-  void share(Outcome& outcome, const PlannedModule& module, int owner);
+  void share(Outcome& outcome, const Task& task, int owner);
   // The rank that solves the module `ahead` of those from now on.
   int owner(size_t ahead) const {
     return job_.ranks == nullptr
@@ -109,8 +125,7 @@ class QuantizeRun {
   PackedParts stored(const PlannedModule& module) const;
   // Of all quantized matrices of the layer that share a global scale with `module`.
   float largest_shared(size_t layer, const PlannedModule& module);
-  void note(size_t layer, const Outcome& outcome, const PlannedModule& planned, double solve_seconds,
-            double write_seconds);
+  void note(size_t layer, const Outcome& outcome, const PlannedModule& planned, double write_seconds);
   // The held-out rows behind the layer in work.
   void prove(size_t layer);
   HeldOut::Stored as_stored(size_t layer) const;
@@ -143,7 +158,9 @@ class QuantizeRun {
   std::map<std::string, float> largest_;  // there: of matrices that share a global scale, by fused_matrix()
   std::vector<std::string> unusable_;     // modules that needed a fallback and must not have one
   std::chrono::steady_clock::time_point layer_start_;
-  size_t turn_ = 0;  // modules solved so far, by whichever rank
+  std::vector<Task> deferred_;
+  std::vector<std::unique_ptr<ThreadPool>> lane_pools_;  // made when first needed
+  size_t turn_ = 0;                                      // modules solved so far, by whichever rank
   size_t resumed_at_ = 0;
   int64_t tokens_ = 0;
   int64_t batches_ = 0;

@@ -249,15 +249,16 @@ class Reader {
     if (recipe_.method) settings.problem("method", "stands twice: here and in " + *recipe_.method);
     const auto name = method->get<std::string>();
     const bool nvfp4 = config.grid && config.grid->kind == GridKind::nvfp4;
-    if (config.grid && !nvfp4) take_grid(*config.grid);
+    const bool fp8 = config.grid && config.grid->kind == GridKind::fp8;
+    if (config.grid && !nvfp4 && !fp8) take_grid(*config.grid);
     if (!config.excluded.empty())
       recipe_.rules.push_back(
           {"-:" + config.excluded, ModulePattern(config.excluded, where_), true, {}, true});
     if (name == "max") {
-      recipe_.method = nvfp4 ? "nvfp4_max" : "rtn";
-      if (!nvfp4 && !recipe_.defaults.mse) recipe_.defaults.mse = 0;
-    } else if (name == "gptq" && !nvfp4) {
-      recipe_.method = "gptq";
+      recipe_.method = nvfp4 ? "nvfp4_max" : fp8 ? "fp8" : "rtn";
+      if (!nvfp4 && !fp8 && !recipe_.defaults.mse) recipe_.defaults.mse = 0;
+    } else if (name == "gptq") {
+      recipe_.method = nvfp4 ? "gptq_nvfp4" : fp8 ? "gptq_fp8" : "gptq";
       recipe_.defaults.damp_percent = settings.number("perc_damp", 1e-12, 0.999999);
       if (const auto damp = settings.number("percdamp", 1e-12, 0.999999))
         recipe_.defaults.damp_percent = damp;
@@ -268,7 +269,7 @@ class Reader {
       if (name == "local_hessian") read_local_hessian(settings);
     } else {
       return settings.problem("method", quote_name(name) + " is not built",
-                              "max and gptq are, and for weights of e2m1 max, mse and local_hessian");
+                              "max and gptq are, and for weights of e2m1 mse and local_hessian");
     }
     // Where sums of several processes meet, and what is printed.
     settings.pass({"debug", "distributed_sync"});

@@ -107,10 +107,14 @@ class Reader {
     if (bits != nullptr && (*bits == "e2m1" || *bits == Json::array({2, 1}))) {
       grid.kind = GridKind::nvfp4;
       if (block != 16) return fields.problem("block_sizes", "4-bit floats have blocks of 16");
+    } else if (bits != nullptr && (*bits == "e4m3" || *bits == Json::array({4, 3}))) {
+      grid.kind = GridKind::fp8;
+      grid.bits = 8;
+      if (block != -1) return fields.problem("block_sizes", "8-bit floats have one scale per row, axis: 0");
     } else if (bits != nullptr && (*bits == 4 || *bits == 8)) {
       grid.bits = bits->get<int>();
     } else {
-      return fields.problem("num_bits", "e2m1, 4 and 8 are built");
+      return fields.problem("num_bits", "e2m1, e4m3, 4 and 8 are built");
     }
     const auto same = [](const GridOptions& a, const GridOptions& b) {
       return a.kind == b.kind && a.bits == b.bits && a.group_size == b.group_size;

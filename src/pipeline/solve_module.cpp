@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "solve/encode.h"
+#include "solve/float_grids.h"
 #include "solve/refine.h"
 #include "solve/scale_search.h"
 #include "solve/solvers.h"
@@ -22,14 +23,21 @@ std::string reason_without(const InputStatistic& input, const SolveSettings& set
   return "";
 }
 
-QuantizedLinear solve_nvfp4(const PackSource& source, const InputStatistic& input,
-                            const SolveSettings& settings, ThreadPool& pool) {
+QuantizedLinear solve_floats(const PackSource& source, const InputStatistic& input,
+                             const SolveSettings& settings, ThreadPool& pool) {
   const std::string reason =
       input.taken() || !settings.lacking.empty() ? reason_without(input, settings) : "";
-  QuantizedLinear result = solve_scale_search(source.weight, reason.empty() ? input.blocks : at::Tensor(),
-                                              std::max(settings.largest, largest_magnitude(source.weight)),
-                                              settings.options.search, pool);
-  if (!reason.empty()) result.fallback = "nvfp4_mse: " + reason;
+  const bool fp8 = settings.options.grid.kind == GridKind::fp8;
+  QuantizedLinear result =
+      fp8 ? solve_fp8(source.weight, settings.options.grid, pool)
+          : solve_scale_search(source.weight, reason.empty() ? input.blocks : at::Tensor(),
+                               std::max(settings.largest, largest_magnitude(source.weight)),
+                               settings.options.search, pool);
+  if (!reason.empty()) {
+    result.fallback = (fp8 ? "rtn: " : "nvfp4_mse: ") + reason;
+  } else if (input.factor != nullptr) {
+    compensate_floats(result, source.weight, *input.factor, input.tokens, pool);
+  }
   return result;
 }
 
@@ -52,7 +60,7 @@ QuantizedLinear solve_blocks(const PackSource& source, const InputStatistic& inp
 QuantizedLinear solve_unnamed(const PackSource& source, const InputStatistic& input,
                               const SolveSettings& settings, ThreadPool& pool) {
   const GridOptions& grid = settings.options.grid;
-  if (grid.kind == GridKind::nvfp4) return solve_nvfp4(source, input, settings, pool);
+  if (is_float(grid.kind)) return solve_floats(source, input, settings, pool);
   if (grid.kind == GridKind::ggml) return solve_blocks(source, input, settings, pool);
   if (!input.taken()) return solve_rtn(source.weight, grid, pool);
   const std::string reason = reason_without(input, settings);
@@ -67,16 +75,6 @@ QuantizedLinear solve_unnamed(const PackSource& source, const InputStatistic& in
   return result;
 }
 
-// The solvers know matrices, not their names.
-QuantizedLinear solve(const PackSource& source, const InputStatistic& input, const SolveSettings& settings,
-                      ThreadPool& pool) {
-  try {
-    return solve_unnamed(source, input, settings, pool);
-  } catch (const Error& error) {
-    throw Error(error.kind(), source.name, error.what());
-  }
-}
-
 std::shared_ptr<const LinearOp> dense(const DecodedLinear& decoded, at::ScalarType dtype) {
   return std::make_shared<DenseLinear>(decoded.weight.to(dtype),
                                        decoded.bias.defined() ? decoded.bias.to(dtype) : at::Tensor());
@@ -84,10 +82,20 @@ std::shared_ptr<const LinearOp> dense(const DecodedLinear& decoded, at::ScalarTy
 
 }  // namespace
 
+QuantizedLinear solve_linear(const PackSource& source, const InputStatistic& input,
+                             const SolveSettings& settings, ThreadPool& pool) {
+  // The solvers know matrices, not their names.
+  try {
+    return solve_unnamed(source, input, settings, pool);
+  } catch (const Error& error) {
+    throw Error(error.kind(), source.name, error.what());
+  }
+}
+
 SolvedModule solve_module(const PackSource& source, const InputStatistic& input,
                           const SolveSettings& settings, ThreadPool& pool) {
   SolvedModule solved;
-  solved.quantized = solve(source, input, settings, pool);
+  solved.quantized = solve_linear(source, input, settings, pool);
   const GridOptions& grid = settings.options.grid;
   solved.packed = settings.format.pack(solved.quantized, source, grid);
   solved.decoded = settings.format.unpack(solved.packed, source.shape.out_features, source.shape.in_features,

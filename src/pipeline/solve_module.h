@@ -42,12 +42,15 @@ struct SolveSettings {
 
 // A factor that failed, or no tokens at all, gives plain rounding (NVFP4: the search by the error of the weights; blocks of a codec:
 // encoding without importance) with a fallback mark. The Hessian itself is read by the last pass over the codes alone.
+QuantizedLinear solve_linear(const PackSource& source, const InputStatistic& input,
+                             const SolveSettings& settings, ThreadPool& pool);
+// The same, packed.
 SolvedModule solve_module(const PackSource& source, const InputStatistic& input,
                           const SolveSettings& settings, ThreadPool& pool);
 
-// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, W `weight` [N, K], Q `decoded` from what is stored, and H of the module's input, [K, K],
-// the blocks on its diagonal, or that alone: the root of the share of the output's energy that is lost on the rows behind the statistic, bias (and what blocks
-// have to do with each other) apart. Taken over at most 128 output rows, number floor(i · N / 128), in f32 with sums in f64.
+// sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W - Q, W `weight` [N, K], Q `decoded` from what is stored, and H of the module's input: [K, K],
+// the blocks on its diagonal, or the diagonal alone. That is the root of the share of the output's energy that is lost on the rows
+// behind the statistic, bias (and what blocks have to do with each other) apart. Taken over at most 128 output rows, number floor(i · N / 128), in f32 with sums in f64.
 // NaN where W H Wᵀ is 0, or without a statistic.
 double relative_error(const at::Tensor& weight, const at::Tensor& decoded, const InputStatistic& input);
 

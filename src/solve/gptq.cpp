@@ -248,10 +248,7 @@ QuantizedLinear solve_gptq(const at::Tensor& weight, const Factor& factor, int64
     result.loss += losses[chunk] / static_cast<double>(tokens);
     result.zero_groups += zero_groups[chunk];
   }
-  result.damp = factor.damp;
-  result.damp_attempts = factor.attempts;
-  result.diagonal_spread = factor.diagonal_spread;
-  result.dead_columns = factor.dead.sum().item<int64_t>();
+  note_factor(result, factor);
   check_scales(result.scale);
   return result;
 }

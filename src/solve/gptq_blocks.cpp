@@ -155,10 +155,7 @@ QuantizedLinear solve_gptq_blocks(const at::Tensor& weight, const Factor& factor
   });
   result.loss = 0;
   for (const double loss : losses) result.loss += loss / static_cast<double>(tokens);
-  result.damp = factor.damp;
-  result.damp_attempts = factor.attempts;
-  result.diagonal_spread = factor.diagonal_spread;
-  result.dead_columns = dead.sum().item<int64_t>();
+  note_factor(result, factor);
   return result;
 }
 

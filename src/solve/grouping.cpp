@@ -65,6 +65,13 @@ QuantizedLinear empty_result(const Grouping& grouping, bool zero_points) {
   return result;
 }
 
+void note_factor(QuantizedLinear& result, const Factor& factor) {
+  result.damp = factor.damp;
+  result.damp_attempts = factor.attempts;
+  result.diagonal_spread = factor.diagonal_spread;
+  result.dead_columns = factor.dead.sum().item<int64_t>();
+}
+
 float stored_scale(float scale, at::ScalarType type) {
   switch (type) {
     case at::kFloat:

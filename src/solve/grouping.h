@@ -1,4 +1,4 @@
-// What every solver checks and resolves before it starts.
+// What every solver checks and resolves before it starts, and says of its factor at the end.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/solve/grid.h"
+#include "solve/factor.h"
 #include "solve/quantized.h"
 
 namespace gramian {
@@ -31,6 +32,8 @@ void check_scales(const at::Tensor& scale);
 // A result of this shape whose tensors are still to be filled; zero points are there where the grid has them, and with
 // `zero_points`, at 0.
 QuantizedLinear empty_result(const Grouping& grouping, bool zero_points = false);
+// damp, damp_attempts, diagonal_spread and dead_columns of a result that came of this factor.
+void note_factor(QuantizedLinear& result, const Factor& factor);
 // A positive scale as `type` stores it; one that would vanish becomes the smallest number of the type.
 float stored_scale(float scale, at::ScalarType type);
 

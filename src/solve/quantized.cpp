@@ -18,6 +18,8 @@ const char* to_text(GridKind kind) {
       return "ggml";
     case GridKind::nvfp4:
       return "nvfp4";
+    case GridKind::fp8:
+      return "fp8";
   }
   return "";
 }
@@ -43,10 +45,12 @@ at::Tensor QuantizedLinear::weight() const {
   const at::Tensor group = group_index.defined()
                                ? group_index.to(at::kLong)
                                : tensor::arange(columns, at::kLong).div_(group_size, "trunc");
-  if (global_scale > 0) {
-    const at::Tensor values = tensor::wrap(kE2m1.data(), {16}, at::kFloat, nullptr);
-    const at::Tensor steps = values.index_select(0, codes.to(at::kInt).flatten()).view(codes.sizes());
-    return steps.mul(scale.mul(1 / global_scale).index_select(1, group));
+  if (e4m3 || global_scale > 0) {
+    const at::Tensor values = e4m3 ? tensor::wrap(kE4m3.data(), {256}, at::kFloat, nullptr)
+                                   : tensor::wrap(kE2m1.data(), {16}, at::kFloat, nullptr);
+    const at::Tensor bytes = codes.view(at::kByte).to(at::kInt).flatten();
+    const at::Tensor steps = values.index_select(0, bytes).view(codes.sizes());
+    return steps.mul((e4m3 ? scale : scale.mul(1 / global_scale)).index_select(1, group));
   }
   const at::Tensor steps = codes.to(at::kFloat);
   if (zero.defined()) steps.sub_(zero.to(at::kFloat).index_select(1, group));

@@ -18,9 +18,12 @@ enum class GridKind {
   qqq,  // 4 bits, symmetric: -8..7 in groups of 128, -7..7 and another rule for whole rows (formats/qqq.h)
   integer,  // 2, 3, 4 or 8 bits, symmetric or with zero points, groups of any size or whole rows alike
   nvfp4,    // 4-bit floats, groups of 16 with scales in E4M3, one factor over all (kernels/nvfp4/nvfp4.h)
+  fp8,      // 8-bit floats (E4M3), one scale per row
   ggml,     // blocks of a codec (kernels/codecs/codec.h), encoded as a whole
 };
 const char* to_text(GridKind kind);
+// Whether codes stand for floats (solve/float_grids.h).
+constexpr bool is_float(GridKind kind) { return kind == GridKind::nvfp4 || kind == GridKind::fp8; }
 
 struct GridOptions {
   GridKind kind = GridKind::qqq;
@@ -90,10 +93,11 @@ struct QuantizedLinear {
   int64_t group_size = 0;  // resolved: K for one scale per row
   // NVFP4: codes are E2M1's, `scale` holds E4M3 values, which 1 / global_scale multiplies. 0: another grid.
   float global_scale = 0;
+  bool e4m3 = false;  // codes are E4M3's bytes
   // Blocks of a codec, u8 [N, K / block · bytes], which then is all there is: no codes, no scale.
   const Codec* codec = nullptr;
   at::Tensor blocks;
-  // (code - zero) · scale, or what NVFP4's codes or the blocks stand for; f32 [N, K].
+  // (code - zero) · scale, or what codes of floats or the blocks stand for; f32 [N, K].
   at::Tensor weight() const;
   // Σ (w - q)² / (2 U_kk²) over all weights, divided by the number of token rows; NaN where no Hessian was
   // used.

@@ -1,4 +1,4 @@
-"""NVFP4: what is written, whose global scales are shared, and that searched scales lose less."""
+"""NVFP4 and FP8: what is written, whose global scales are shared, and that searched scales and error compensation lose less."""
 import json
 import struct
 import unittest
@@ -41,7 +41,7 @@ def decoded(tensors, name):
     return out
 
 
-class Nvfp4(e2e.GramianTestCase):
+class FloatsTestCase(e2e.GramianTestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -51,7 +51,7 @@ class Nvfp4(e2e.GramianTestCase):
 
     def job(self, name, method, *flags, model=None):
         out = self.path(name)
-        calibration = self.rows if method == "local_hessian" else None
+        calibration = None if method in ("nvfp4_max", "nvfp4_mse", "fp8") else self.rows
         report = self.quantize(model or self.model, out, *flags, calibration=calibration, method=method)
         self.ok("verify", out)
         return out, report
@@ -59,6 +59,8 @@ class Nvfp4(e2e.GramianTestCase):
     def loss(self, out):
         return self.report("eval", out, "--rows", self.rows, "--reference", self.model)["kl_mean"]
 
+
+class Nvfp4(FloatsTestCase):
     def test_methods(self):
         losses, error = {}, {}
         for method in ("nvfp4_max", "nvfp4_mse", "local_hessian"):
@@ -182,6 +184,82 @@ quantize:
         tensors[name] = tensor("F32", [1], [0.0])
         e2e.write_safetensors(path, tensors)
         self.refused("verify", out, code=3, says=(name, "not a positive number"))
+
+
+class Compensation(FloatsTestCase):
+    def test_nvfp4(self):
+        losses, seen = {}, {}
+        for key, method, flags in (("rounded", "nvfp4_mse", ()), ("gptq", "gptq_nvfp4", ()), ("damp", "gptq_nvfp4", ("--damp-percent", 0.3)),
+                                   ("order", "gptq_nvfp4", ("--order", "natural")), ("multiples", "gptq_nvfp4", ("--scale-multiples", "1:1:1"))):
+            out, report = self.job(key, method, *flags)
+            self.assertEqual((report["grid"], report["fallbacks"]), ("nvfp4", 0))
+            losses[key], seen[key] = self.loss(out), digests(out)["model.safetensors"]
+        self.assertLess(losses["gptq"], losses["rounded"])
+        self.assertEqual(len(set(seen.values())), len(seen), seen)
+        # Scales are those of the search, but in the layers whose inputs are the same.
+        name = next(iter(self.tiny.linears())) + ".weight_scale"
+        self.assertEqual(read_model(self.path("gptq"))[name], read_model(self.path("rounded"))[name])
+        again, _ = self.job("again", "gptq_nvfp4", "--threads", 2, "--lanes", "cpu:1")
+        self.assertEqual(digests(again)["model.safetensors"], seen["gptq"])
+
+    def test_fp8(self):
+        losses = {}
+        for method in ("fp8", "gptq_fp8"):
+            out, report = self.job(method, method)
+            self.assertEqual((report["grid"], report["bits"], report["activation_bits"]), ("fp8", 8, 8))
+            self.assertAlmostEqual(report["bits_per_weight"], 8.2, delta=0.2)
+            losses[method] = self.loss(out)
+        self.assertLess(losses["gptq_fp8"], losses["fp8"])
+        config = json.loads((out / "config.json").read_text())["quantization_config"]
+        group = config["config_groups"]["group_0"]
+        self.assertEqual(config["format"], "float-quantized")
+        self.assertEqual((group["weights"]["type"], group["weights"]["strategy"], group["weights"]["num_bits"]), ("float", "channel", 8))
+        self.assertEqual(group["input_activations"],
+                         {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True})
+        self.assertIn("FP8", self.report("inspect", out)["quantization"])
+        weights, _ = self.job("weights", "fp8", "--activation-bits", 16)
+        self.assertIsNone(json.loads((weights / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]["input_activations"])
+
+    def test_fp8_bytes(self):
+        out, _ = self.job("bytes", "fp8")
+        plain = self.path("plain")
+        self.ok("convert", out, "-o", plain, "--to", "bf16")
+        tensors, values, source = read_model(out), read_model(plain), read_model(self.model)
+        for name in list(self.tiny.linears())[:2]:
+            codes, scales = tensors[name + ".weight"], tensors[name + ".weight_scale"].values()
+            rows, columns = codes.shape
+            self.assertEqual((codes.dtype, tensors[name + ".weight_scale"].shape), ("F8_E4M3", [rows, 1]))
+            expected = [f32((-1 if c & 128 else 1) * e4m3(c & 127) * scales[i // columns]) for i, c in enumerate(codes.data)]
+            self.assertEqual(values[name + ".weight"].data, bf16_bytes(expected), name)
+            largest = max(abs(x) for x in source[name + ".weight"].values()[:columns])
+            self.assertAlmostEqual(scales[0] * 448 / largest, 1, delta=2**-8)
+
+    def test_refusals(self):
+        refused = lambda *flags, says: self.refused_job(self.model, "--method", *flags, says=says, calibration=self.rows)
+        refused("fp8", "--format", "gptq", says=("gptq has no FP8 weights", "compressed-tensors"))
+        refused("gptq_fp8", "--bits", 4, says=("--bits", "4 is not what FP8 stores"))
+        refused("fp8", "--group-size", 32, says=("--group-size", "32"))
+        refused("fp8", "--asym", says=("--asym", "FP8"))
+        refused("fp8", "--mse", 2, says=("--mse", "FP8"))
+        refused("fp8", "--lm-head-bits", 8, "--untie", says=("--lm-head-bits", "beside FP8 the head stays as it is"))
+        refused("gptq_fp8", "--fallback", "mean", says=("--fallback", "rounded plainly"))
+
+    def test_experts_without_tokens_are_rounded(self):
+        model = TinyMixture(experts=4, never=(2,)).write(self.path("mixture"))
+        for method, fallback in (("gptq_fp8", "rtn"), ("gptq_nvfp4", "nvfp4_mse")):
+            _, report = self.job(method, method, model=model)
+            starved = [module for module in report["modules"] if module["fallback"]]
+            self.assertTrue(starved and all(".experts.2." in module["name"] for module in starved))
+            self.assertEqual({module["method"] for module in starved}, {fallback})
+
+    def test_damaged_codes_are_found(self):
+        out, _ = self.job("damaged", "fp8")
+        name = next(iter(self.tiny.linears())) + ".weight"
+        tensors = e2e.read_safetensors(out / "model.safetensors")
+        codes = tensors[name]
+        tensors[name] = e2e.Tensor(codes.dtype, codes.shape, b"\x7f" + codes.data[1:])
+        e2e.write_safetensors(out / "model.safetensors", tensors)
+        self.refused("verify", out, code=3, says=(name, "holds NaN"))
 
 
 if __name__ == "__main__":

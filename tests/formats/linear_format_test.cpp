@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "formats/gptq_format.h"
 #include "formats/qqq_format.h"
+#include "solve/float_grids.h"
 #include "solve/scale_search.h"
 #include "solve/solvers.h"
 #include "support/tiny_model.h"
@@ -38,7 +39,8 @@ Module packed(const LinearFormat& format, const GridOptions& grid, int64_t n, in
   const at::Tensor& weight = module.source.weight;
   module.quantized = grid.kind == GridKind::nvfp4
                          ? solve_scale_search(weight, {}, largest_magnitude(weight), {}, pool)
-                         : solve_rtn(weight, module.solve.grid, pool);
+                     : grid.kind == GridKind::fp8 ? solve_fp8(weight, module.solve.grid, pool)
+                                                  : solve_rtn(weight, module.solve.grid, pool);
   module.parts = format.pack(module.quantized, module.source, module.solve.grid);
   return module;
 }
@@ -110,20 +112,26 @@ TEST_P(LinearFormatTest, DamagedPartsAreNamed) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, LinearFormatTest,
-    testing::Values(Kind{"qqq", {}}, Kind{"qqq", {.group_size = -1}}, Kind{"gptq", {.bits = 4}},
-                    Kind{"gptq", {.bits = 2, .group_size = 32}}, Kind{"gptq", {.bits = 3, .group_size = 16}},
-                    Kind{"gptq", {.bits = 8, .group_size = -1}},
-                    Kind{"gptq", {.bits = 4, .symmetric = false, .group_size = 64, .mse = 0}},
-                    Kind{"gptq", {.bits = 4, .group_size = 96}, 32, 160},
-                    Kind{"gptq_v2", {.bits = 2, .symmetric = false, .group_size = 32}},
-                    Kind{"gptq_v2", {.bits = 3, .symmetric = false, .group_size = 32}},
-                    Kind{"gptq_v2", {.bits = 8, .symmetric = false, .group_size = -1}},
-                    Kind{"compressed-tensors", {.bits = 4}},
-                    Kind{"compressed-tensors", {.bits = 4, .symmetric = false, .group_size = 32}},
-                    Kind{"compressed-tensors", {.bits = 8, .group_size = -1}},
-                    Kind{"compressed-tensors", {.bits = 8, .group_size = -1, .activation_bits = 8}},
-                    Kind{"compressed-tensors", {.bits = 4, .group_size = 128, .activation_bits = 8}},
-                    Kind{"compressed-tensors", {.kind = GridKind::nvfp4, .group_size = 16, .mse = 0}}));
+    testing::Values(
+        Kind{"qqq", {}}, Kind{"qqq", {.group_size = -1}}, Kind{"gptq", {.bits = 4}},
+        Kind{"gptq", {.bits = 2, .group_size = 32}}, Kind{"gptq", {.bits = 3, .group_size = 16}},
+        Kind{"gptq", {.bits = 8, .group_size = -1}},
+        Kind{"gptq", {.bits = 4, .symmetric = false, .group_size = 64, .mse = 0}},
+        Kind{"gptq", {.bits = 4, .group_size = 96}, 32, 160},
+        Kind{"gptq_v2", {.bits = 2, .symmetric = false, .group_size = 32}},
+        Kind{"gptq_v2", {.bits = 3, .symmetric = false, .group_size = 32}},
+        Kind{"gptq_v2", {.bits = 8, .symmetric = false, .group_size = -1}},
+        Kind{"compressed-tensors", {.bits = 4}},
+        Kind{"compressed-tensors", {.bits = 4, .symmetric = false, .group_size = 32}},
+        Kind{"compressed-tensors", {.bits = 8, .group_size = -1}},
+        Kind{"compressed-tensors", {.bits = 8, .group_size = -1, .activation_bits = 8}},
+        Kind{"compressed-tensors", {.bits = 4, .group_size = 128, .activation_bits = 8}},
+        Kind{"compressed-tensors", {.kind = GridKind::nvfp4, .group_size = 16, .mse = 0}},
+        Kind{"compressed-tensors", {.kind = GridKind::fp8, .bits = 8, .group_size = -1, .mse = 0}},
+        Kind{"compressed-tensors",
+             {.kind = GridKind::fp8, .bits = 8, .group_size = -1, .mse = 0, .activation_bits = 16},
+             24,
+             40}));
 
 TEST(LinearFormats, ZeroPointsOfZeroAreNotBorrowedFromTheNeighbour) {
   ThreadPool pool(1);

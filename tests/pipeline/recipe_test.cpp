@@ -192,10 +192,20 @@ TEST(Recipe, ModelOptimizersQuantizers) {
   EXPECT_EQ(integers.defaults.bits, 4);
   EXPECT_EQ(integers.defaults.group_size, 128);
   EXPECT_TRUE(integers.rules.empty());
+  for (const auto& [algorithm, method] : {std::pair{"max", "fp8"}, {"gptq", "gptq_fp8"}}) {
+    const Recipe floats = sound(str("quantize: {algorithm: ", algorithm,
+                                    ", quant_cfg: [{quantizer_name: '*weight_quantizer', cfg: {num_bits: "
+                                    "e4m3, axis: 0}}]}"));
+    EXPECT_EQ(floats.method, method);
+    EXPECT_FALSE(floats.defaults.bits);
+  }
   EXPECT_SAYS(
       refused(nvfp4_recipe("max", "    - {quantizer_name: '*input_quantizer', cfg: {num_bits: e2m1}}\n")),
       "only weights are quantized");
-  EXPECT_SAYS(refused(nvfp4_recipe("gptq")), "\"gptq\" is not built");
+  const Recipe compensated = sound(nvfp4_recipe("{method: gptq, perc_damp: 0.3}"));
+  EXPECT_EQ(compensated.method, "gptq_nvfp4");
+  EXPECT_EQ(compensated.defaults.damp_percent, 0.3);
+  EXPECT_FALSE(compensated.defaults.bits);
   EXPECT_SAYS(refused(nvfp4_recipe("{method: local_hessian, block_size: 32}")),
               "block_size: 32 is none of 16");
   EXPECT_SAYS(refused(nvfp4_recipe("{method: mse, step_size: 1.0e-5}")), "step_size: gives no multiples");

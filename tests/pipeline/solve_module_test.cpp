@@ -161,6 +161,8 @@ TEST(Methods, AreFoundByName) {
   EXPECT_TRUE(find_method("local_hessian").calibrated());
   EXPECT_FALSE(find_method("local_hessian").compensates());
   EXPECT_FALSE(find_method("nvfp4_max").searches());
+  EXPECT_TRUE(find_method("gptq_nvfp4").searches());
+  EXPECT_TRUE(find_method("gptq_fp8").compensates());
   const Error error = error_of([] { find_method("awq"); });
   EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
   EXPECT_NE(std::string(error.what()).find("qqq, gptq, rtn"), std::string::npos) << error.what();

@@ -168,11 +168,8 @@ void upper_root(const float* hessian, float* root) noexcept {
 
 void quantize(const float* x, uint8_t scale, float factor, uint8_t* codes) noexcept {
   const float s = scale_value(scale, factor);
-  for (int i = 0; i < kBlock; ++i) {
-    const float size = std::fabs(round_to_e2m1(x[i] / s));
-    const auto found = std::find(kE2m1.begin(), kE2m1.begin() + 7, size);
-    codes[i] = static_cast<uint8_t>((found - kE2m1.begin()) | (x[i] < 0 ? 8 : 0));
-  }
+  for (int i = 0; i < kBlock; ++i)
+    codes[i] = static_cast<uint8_t>(e2m1_from_f32(std::fabs(x[i] / s)) | (x[i] < 0 ? 8 : 0));
 }
 
 float value(uint8_t code, uint8_t scale, float factor) noexcept {
