@@ -74,6 +74,8 @@ void affine_run(const AffineRule& rule, const float* x, const float* w, int n, u
 
 // One run; see signed_fit().
 void signed_run(int nmax, const float* x, const float* w, int n, uint8_t* codes, float* scale) noexcept {
+  uint8_t unwanted[kLengthMax];
+  if (codes == nullptr) codes = unwanted;
   float largest = 0, value = 0;
   for (int i = 0; i < n; ++i) {
     const float magnitude = std::fabs(x[i]);
@@ -112,16 +114,17 @@ void signed_run(int nmax, const float* x, const float* w, int n, uint8_t* codes,
 
 void affine_fit(CpuLevel level, const AffineRule& rule, const float* x, const float* w, int runs, int length,
                 uint8_t* codes, float* scale, float* minus_min) noexcept {
-  if (level >= CpuLevel::avx2) return affine_fit_avx2(rule, x, w, runs, length, codes, scale, minus_min);
+  if (level >= CpuLevel::avx2)
+    return affine_fit_lanes(level, rule, x, w, runs, length, codes, scale, minus_min);
   for (int r = 0; r < runs; ++r, x += length, w += length, codes += length)
     affine_run(rule, x, w, length, codes, scale + r, minus_min + r);
 }
 
 void signed_fit(CpuLevel level, int nmax, const float* x, const float* w, int runs, int length,
                 uint8_t* codes, float* scale) noexcept {
-  if (level >= CpuLevel::avx2) return signed_fit_avx2(nmax, x, w, runs, length, codes, scale);
-  for (int r = 0; r < runs; ++r, x += length, w += length, codes += length)
-    signed_run(nmax, x, w, length, codes, scale + r);
+  if (level >= CpuLevel::avx2) return signed_fit_lanes(level, nmax, x, w, runs, length, codes, scale);
+  for (int r = 0; r < runs; ++r, x += length, w += length)
+    signed_run(nmax, x, w, length, codes == nullptr ? nullptr : codes + r * length, scale + r);
 }
 
 float unsigned_fit(const float* a, const float* w, int n, int nmax, uint8_t* codes) noexcept {

@@ -26,16 +26,16 @@ struct AffineRule {
 void affine_fit(CpuLevel level, const AffineRule& rule, const float* x, const float* w, int runs, int length,
                 uint8_t* codes, float* scale, float* minus_min) noexcept;
 
-// value = scale * (code - nmax), code in [0, 2 nmax - 1]. x, w [runs, length] -> codes [runs, length], scale [runs]. A zero run gets
-// codes and scale 0.
+// value = scale * (code - nmax), code in [0, 2 nmax - 1]. x, w [runs, length] -> codes [runs, length] (null: not wanted), scale [runs]. A
+// zero run gets codes and scale 0.
 void signed_fit(CpuLevel level, int nmax, const float* x, const float* w, int runs, int length,
                 uint8_t* codes, float* scale) noexcept;
 
-// The same with eight runs in the lanes; on other CPUs than x86-64 they do nothing and are not called.
-void affine_fit_avx2(const AffineRule& rule, const float* x, const float* w, int runs, int length,
-                     uint8_t* codes, float* scale, float* minus_min) noexcept;
-void signed_fit_avx2(int nmax, const float* x, const float* w, int runs, int length, uint8_t* codes,
-                     float* scale) noexcept;
+// The same with eight or, at the AVX-512 levels, sixteen runs in the lanes; on other CPUs than x86-64 they do nothing and are not called.
+void affine_fit_lanes(CpuLevel level, const AffineRule& rule, const float* x, const float* w, int runs,
+                      int length, uint8_t* codes, float* scale, float* minus_min) noexcept;
+void signed_fit_lanes(CpuLevel level, int nmax, const float* x, const float* w, int runs, int length,
+                      uint8_t* codes, float* scale) noexcept;
 
 // value = scale * code, code in [0, nmax]: returns the scale. Codes are bytes: those of values that round to less than zero wrap,
 // and count as what they wrapped to where they were not chosen anew. a, w, codes [n].

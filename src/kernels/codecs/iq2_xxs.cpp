@@ -31,11 +31,10 @@ void store_block(const float* scales, uint32_t* words, uint8_t* out) noexcept {
 
 void encode_iq2_xxs(CpuLevel level, const float* x, int64_t n, const float* importance,
                     uint8_t* out) noexcept {
+  if (level >= CpuLevel::avx2) return iq2_xxs::encode_row_lanes(level, x, n, importance, out);
   const iq2_xxs::Tables& tables = iq2_xxs::tables();
-  // AVX-512 levels use the AVX2 text too: a block has eight sub-blocks.
-  const auto encode = level >= CpuLevel::avx2 ? iq2_xxs::encode_block_avx2 : iq2_xxs::encode_block_ref;
   for (int64_t at = 0; at < n; at += iq2_xxs::kBlock, out += iq2_xxs::kBytes)
-    encode(tables, x + at, importance + at, out);
+    iq2_xxs::encode_block_ref(tables, x + at, importance + at, out);
 }
 
 void decode_iq2_xxs(const uint8_t* in, int64_t n, float* out) noexcept {

@@ -7,7 +7,7 @@
 namespace gramian::iq2_xxs {
 namespace {
 
-constexpr size_t kPadding = 8;
+constexpr size_t kPadding = 16;
 
 // Squares of level differences are in proportion to those of the values 1, 3 and 5.
 void find_distances(const Tables& tables, int combination, std::array<uint8_t, 256>& distances) {

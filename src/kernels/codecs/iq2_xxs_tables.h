@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu_level.h"
+
 namespace gramian::iq2_xxs {
 
 inline constexpr int kBlock = 256, kSubBlock = 32, kGroup = 8;
@@ -28,7 +30,7 @@ struct Tables {
   // Combination -> point of the grid, or -1.
   std::array<int16_t, kCombinations> point;
   std::array<Neighbours, kCombinations> neighbours;
-  // Lists are padded to multiples of eight: with points that never count (code 0xffff, levels 3).
+  // Lists are padded to multiples of sixteen: with points that never count (code 0xffff, levels 3).
   std::vector<uint8_t> points;
   std::vector<uint16_t> codes;  // levels of the points, level i in bits 2i and 2i + 1
 };
@@ -46,7 +48,9 @@ void store_block(const float* scales, uint32_t* words, uint8_t* out) noexcept;
 
 // The text to read first: one sub-block after the other, as written down. x, importance [256].
 void encode_block_ref(const Tables& tables, const float* x, const float* importance, uint8_t* out) noexcept;
-// The same bytes with the eight sub-blocks in the lanes of AVX2.
-void encode_block_avx2(const Tables& tables, const float* x, const float* importance, uint8_t* out) noexcept;
+// A row of them [n] with the eight sub-blocks of one block (AVX2) or of two (AVX-512) in the lanes: the same bytes. On other CPUs than
+// x86-64 it does nothing and is not called.
+void encode_row_lanes(CpuLevel level, const float* x, int64_t n, const float* importance,
+                      uint8_t* out) noexcept;
 
 }  // namespace gramian::iq2_xxs

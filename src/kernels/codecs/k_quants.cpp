@@ -161,40 +161,50 @@ struct Nibbles {
   }
 };
 
-// Where weight i of a Q6_K block lies: byte and shift of its low nibble and of its high pair.
-struct Q6Place {
-  int low, low_shift, high, high_shift;
-};
-constexpr Q6Place q6_place(int i) noexcept {
-  const int half = i / 128, quarter = i % 128 / 32, j = i % 32;
-  return {64 * half + quarter % 2 * 32 + j, quarter / 2 * 4, 128 + 32 * half + j, quarter * 2};
+constexpr int kQ6High = 128, kQ6Scales = 192, kQ6D = 208, kQ6Bytes = 210;
+
+void pack_q6(const uint8_t* q, uint8_t* out) noexcept {
+  for (int half = 0; half < 2; ++half, q += 128) {
+    uint8_t* low = out + 64 * half;
+    uint8_t* high = out + kQ6High + 32 * half;
+    for (int i = 0; i < 64; ++i) low[i] = static_cast<uint8_t>((q[i] & 15) | q[i + 64] << 4);
+    for (int i = 0; i < 32; ++i)
+      high[i] =
+          static_cast<uint8_t>(q[i] >> 4 | q[i + 32] >> 4 << 2 | q[i + 64] >> 4 << 4 | q[i + 96] >> 4 << 6);
+  }
 }
-constexpr int kQ6Scales = 192, kQ6D = 208, kQ6Bytes = 210;
 
 void encode_q6_block(CpuLevel level, const float* x, const float* importance, uint8_t* out) noexcept {
-  float w[kBlock], scales[16];
-  uint8_t codes[kBlock];
+  constexpr int kRuns = 16, kRun = 16, kTop = 32;
+  float w[kBlock], scales[kRuns];
+  uint8_t q[kBlock];
   for (int i = 0; i < kBlock; ++i) w[i] = importance == nullptr ? x[i] * x[i] : importance[i];
-  signed_fit(level, 32, x, w, 16, 16, codes, scales);
+  signed_fit(level, kTop, x, w, kRuns, kRun, nullptr, scales);
   float largest = 0, scale = 0;
   for (const float s : scales) {
     if (std::fabs(s) > largest) largest = std::fabs(s), scale = s;
   }
-  std::memset(out, 0, kQ6Bytes);
-  if (largest < kZeroRun) return;
+  if (largest < kZeroRun) {
+    std::memset(out, 0, kQ6Bytes);
+    return;
+  }
   const float inverse = -128.0f / scale;
   store_half(out + kQ6D, 1 / inverse);
-  for (int r = 0; r < 16; ++r) {
+  for (int r = 0; r < kRuns; ++r) {
+    const float* run = x + r * kRun;
     const int sc = std::min(127, nearest(inverse * scales[r]));
     out[kQ6Scales + r] = static_cast<uint8_t>(sc);
     const float d = load_half(out + kQ6D) * static_cast<float>(static_cast<int8_t>(sc));
-    for (int i = 16 * r; i < 16 * r + 16; ++i) {
-      const int q = d == 0 ? codes[i] : clamped(nearest(x[i] / d), -32, 31) + 32;
-      const Q6Place place = q6_place(i);
-      out[place.low] |= static_cast<uint8_t>((q & 15) << place.low_shift);
-      out[place.high] |= static_cast<uint8_t>((q >> 4) << place.high_shift);
+    if (d == 0) {
+      // What the search chose stays, though it is multiplied with nothing.
+      float unused;
+      signed_fit(level, kTop, run, w + r * kRun, 1, kRun, q + r * kRun, &unused);
+      continue;
     }
+    for (int i = 0; i < kRun; ++i)
+      q[r * kRun + i] = static_cast<uint8_t>(clamped(nearest(run[i] / d), -kTop, kTop - 1) + kTop);
   }
+  pack_q6(q, out);
 }
 
 constexpr int kQ2Codes = 16, kQ2D = 80, kQ2Bytes = 84;
@@ -210,9 +220,10 @@ void decode_q6_k(const uint8_t* in, int64_t n, float* out) noexcept {
   for (int64_t at = 0; at < n; at += kBlock, in += kQ6Bytes, out += kBlock) {
     const float d = load_half(in + kQ6D);
     for (int i = 0; i < kBlock; ++i) {
-      const Q6Place place = q6_place(i);
-      const int q = ((in[place.low] >> place.low_shift) & 15) | ((in[place.high] >> place.high_shift) & 3)
-                                                                    << 4;
+      const int half = i / 128, quarter = i % 128 / 32, j = i % 32;
+      const int low = in[64 * half + quarter % 2 * 32 + j] >> (quarter / 2 * 4);
+      const int high = in[kQ6High + 32 * half + j] >> (quarter * 2);
+      const int q = (low & 15) | (high & 3) << 4;
       out[i] =
           d * static_cast<float>(static_cast<int8_t>(in[kQ6Scales + i / 16])) * static_cast<float>(q - 32);
     }

@@ -24,6 +24,14 @@ namespace gramian {
   return value > -0x1p31f && value < 0x1p31f ? static_cast<int>(value) : 0;
 }
 
+// To the nearest integer, halves away from zero; 0 for what no int holds.
+[[gnu::always_inline]] inline int away_from_zero(float value) noexcept {
+  const float held = value > -0x1p31f && value < 0x1p31f ? value : 0;
+  const int whole = static_cast<int>(held);
+  const float rest = held - static_cast<float>(whole);
+  return whole + (rest >= 0.5f) - (rest <= -0.5f);
+}
+
 inline void store_half(uint8_t* out, float value) noexcept {
   const uint16_t half = f16_from_f32(value);
   std::memcpy(out, &half, sizeof(half));

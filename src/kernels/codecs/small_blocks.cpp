@@ -132,8 +132,7 @@ void encode_q8_0(CpuLevel, const float* x, int64_t n, const float*, uint8_t* out
     const float d = largest / 127;
     const float inverse = d != 0 ? 1 / d : 0;
     store_half(out, d);
-    // Halves are rounded away from zero here.
-    for (int j = 0; j < kBlock; ++j) out[2 + j] = static_cast<uint8_t>(truncated(std::round(x[j] * inverse)));
+    for (int j = 0; j < kBlock; ++j) out[2 + j] = static_cast<uint8_t>(away_from_zero(x[j] * inverse));
   }
 }
 

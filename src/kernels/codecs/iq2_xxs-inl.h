@@ -1,35 +1,28 @@
-// The search of encode_iq2_xxs() with the eight sub-blocks of a block in the lanes: sums run over a lane's own weights in index order,
-// so the bytes are those of iq2_xxs_ref.cpp, which is the text to read first. Only the search among neighbours is turned: there eight
-// points lie in the lanes.
-#include "kernels/codecs/avx2-inl.h"
-#include "kernels/codecs/fit.h"
-#include "kernels/codecs/iq2_xxs_tables.h"
-
-#if defined(__x86_64__)
-
-namespace gramian::iq2_xxs {
-namespace {
+// The search of encode_iq2_xxs() with sub-blocks of one block or of two in the lanes: sums run over a lane's own weights in index order,
+// so the bytes are those of iq2_xxs_ref.cpp, which is the text to read first. nearest_neighbour() is each level's own: there points lie in
+// the lanes.
 
 constexpr int kSubBlocks = 8, kGroups = 4;
+constexpr int kBlocks = kLanes / kSubBlocks;  // at a time
 
-// Weights of a block, sub-block b in lane b.
+// Weights of the blocks, a sub-block in each lane.
 struct Lanes {
   Floats a[kSubBlock];  // see SubBlock in iq2_xxs_ref.cpp
   Floats w[kSubBlock];
   Floats wa[kSubBlock];  // w * a
   Ints signs[kGroups];
   // a and root once more, sub-blocks one after the other.
-  alignas(32) float a_rows[kSubBlocks][kSubBlock];
-  alignas(32) float root_rows[kSubBlocks][kSubBlock];
+  alignas(64) float a_rows[kLanes][kSubBlock];
+  alignas(64) float root_rows[kLanes][kSubBlock];
 };
 
-GRAMIAN_AVX2 void to_rows(const Floats* lanes, float (*rows)[kSubBlock]) noexcept {
+GRAMIAN_INLINE void to_rows(const Floats* lanes, float (*rows)[kSubBlock]) noexcept {
   for (int i = 0; i < kSubBlock; ++i) {
-    for (int b = 0; b < kSubBlocks; ++b) rows[b][i] = lanes[i][b];
+    for (int b = 0; b < kLanes; ++b) rows[b][i] = lanes[i][b];
   }
 }
 
-GRAMIAN_AVX2 void make_signs_even(const Floats* x, int group, Lanes& lanes) noexcept {
+GRAMIAN_INLINE void make_signs_even(const Floats* x, int group, Lanes& lanes) noexcept {
   const int first = group * kGroup;
   Ints signs = {}, odd = {};
   for (int i = 0; i < kGroup; ++i) {
@@ -55,7 +48,7 @@ GRAMIAN_AVX2 void make_signs_even(const Floats* x, int group, Lanes& lanes) noex
 }
 
 // unsigned_fit() of fit.h with nmax 4, a sub-block in each lane; sub-blocks whose largest value is too small give anything.
-GRAMIAN_AVX2 Floats fit_four(const Lanes& lanes, Floats largest) noexcept {
+GRAMIAN_INLINE Floats fit_four(const Lanes& lanes, Floats largest) noexcept {
   constexpr int kTop = 4;
   const Floats* a = lanes.a;
   const Floats* w = lanes.w;
@@ -111,55 +104,14 @@ GRAMIAN_AVX2 Floats fit_four(const Lanes& lanes, Floats largest) noexcept {
   return sum_ll > 0 ? sum_la / sum_ll : Floats{};
 }
 
-// The neighbour of least distance, the first of equals, as its place in the tables. A weight's distances for the levels 0, 1 and 2
-// stand in a vector (twice, and infinity for the padding), from which eight points take theirs at once.
-GRAMIAN_AVX2 uint32_t nearest_neighbour(const Tables& tables, Neighbours list, const float* a,
-                                        const float* weight, float scale) noexcept {
-  constexpr float kPad = __builtin_inff();
-  const Floats values = scale * Floats{1, 3, 5, kPad, 1, 3, 5, kPad};
-  Floats distances[kGroup];
-#pragma GCC unroll 8
-  for (int i = 0; i < kGroup; ++i) {
-    const Floats t = values - a[i];
-    distances[i] = weight[i] * t * t;
-  }
-  Floats least = all(kPad);
-  Ints place = {};
-  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7};
-  for (int n = 0; n < list.count; n += 8) {
-    const auto* stored = reinterpret_cast<const __m128i*>(tables.codes.data() + list.first + n);
-    __m256i codes = _mm256_cvtepu16_epi32(_mm_loadu_si128(stored));
-    // The lowest two bits choose, within each half of the vector.
-    Floats distance = _mm256_permutevar_ps(distances[0], codes);
-#pragma GCC unroll 8
-    for (int i = 1; i < kGroup; ++i) {
-      codes = _mm256_srli_epi32(codes, 2);
-      distance += Floats(_mm256_permutevar_ps(distances[i], codes));
-    }
-    const Ints less = distance < least;
-    least = less ? distance : least;
-    place = less ? lane + n : place;
-  }
-  Floats minimum = _mm256_min_ps(least, _mm256_permute2f128_ps(least, least, 1));
-  minimum = _mm256_min_ps(minimum, _mm256_permute_ps(minimum, 0x4e));
-  minimum = _mm256_min_ps(minimum, _mm256_permute_ps(minimum, 0xb1));
-  int equal = _mm256_movemask_ps(floats(least == minimum));
-  int first = place[__builtin_ctz(static_cast<unsigned>(equal) | 0x100u) & 7];
-  for (equal &= equal - 1; equal > 0; equal &= equal - 1) {
-    const int other = place[__builtin_ctz(static_cast<unsigned>(equal))];
-    first = other < first ? other : first;
-  }
-  return list.first + static_cast<uint32_t>(first);
-}
-
 // Points and their levels for all groups, and the sums that judge them.
 struct Choice {
   Ints point[kGroups];
   Floats sum_xq, sum_qq;
 };
 
-GRAMIAN_AVX2 void choose(const Tables& tables, const Lanes& lanes, Floats inverse, Floats scale,
-                         Choice& choice) noexcept {
+GRAMIAN_INLINE void choose(const Tables& tables, const Lanes& lanes, Floats inverse, Floats scale,
+                           Choice& choice) noexcept {
   Ints codes[kGroups];
   for (int g = 0; g < kGroups; ++g) {
     Ints combination = {}, code = {};
@@ -169,7 +121,7 @@ GRAMIAN_AVX2 void choose(const Tables& tables, const Lanes& lanes, Floats invers
       combination = combination * kLevels + level;
       code = code << 2 | level;
     }
-    for (int b = 0; b < kSubBlocks; ++b) {
+    for (int b = 0; b < kLanes; ++b) {
       const auto u = static_cast<size_t>(combination[b]);
       int point = tables.point[u];
       if (point < 0) {
@@ -192,20 +144,24 @@ GRAMIAN_AVX2 void choose(const Tables& tables, const Lanes& lanes, Floats invers
   }
 }
 
-GRAMIAN_AVX2 void keep(Ints mask, const Choice& from, Choice& kept) noexcept {
+GRAMIAN_INLINE void keep(Ints mask, const Choice& from, Choice& kept) noexcept {
   for (int g = 0; g < kGroups; ++g) kept.point[g] = mask ? from.point[g] : kept.point[g];
 }
 
-[[gnu::target("avx2")]] void encode(const Tables& tables, const float* x, const float* importance,
-                                    uint8_t* out) noexcept {
-  float squares = 0;
-  for (int i = 0; i < kBlock; ++i) squares += x[i] * x[i];
-  const float mean = squares / kBlock;
+// x, importance [256 · count], count <= kBlocks.
+GRAMIAN_TARGET void encode(const Tables& tables, const float* x, const float* importance, int count,
+                           uint8_t* out) noexcept {
+  Floats mean = {};
+  for (int block = 0; block < count; ++block) {
+    float squares = 0;
+    for (int i = 0; i < kBlock; ++i) squares += x[block * kBlock + i] * x[block * kBlock + i];
+    for (int b = 0; b < kSubBlocks; ++b) mean[block * kSubBlocks + b] = squares / kBlock;
+  }
 
   Lanes lanes;
   Floats values[kSubBlock], roots[kSubBlock];
-  to_lanes(x, kSubBlocks, kSubBlock, values);
-  to_lanes(importance, kSubBlocks, kSubBlock, lanes.w);
+  to_lanes(x, count * kSubBlocks, kSubBlock, values);
+  to_lanes(importance, count * kSubBlocks, kSubBlock, lanes.w);
   for (int i = 0; i < kSubBlock; ++i) {
     lanes.w[i] = lanes.w[i] * root(mean + values[i] * values[i]);
     roots[i] = root(lanes.w[i]);
@@ -240,30 +196,18 @@ GRAMIAN_AVX2 void keep(Ints mask, const Choice& from, Choice& kept) noexcept {
   const Ints negative = scale < 0;
   scale = negative ? -scale : scale;
 
-  float scales[kSubBlocks];
-  uint32_t words[2 * kSubBlocks] = {};
-  for (int b = 0; b < kSubBlocks; ++b) {
-    scales[b] = live[b] != 0 ? scale[b] : 0;
-    for (int g = 0; g < kGroups && live[b] != 0; ++g) {
-      const auto signs = static_cast<uint32_t>(lanes.signs[g][b] ^ (negative[b] & 127));
-      words[2 * b] |= static_cast<uint32_t>(kept.point[g][b]) << (8 * g);
-      words[2 * b + 1] |= signs << (7 * g);
+  for (int block = 0; block < count; ++block, out += kBytes) {
+    float scales[kSubBlocks];
+    uint32_t words[2 * kSubBlocks] = {};
+    for (int b = 0; b < kSubBlocks; ++b) {
+      const int lane = block * kSubBlocks + b;
+      scales[b] = live[lane] != 0 ? scale[lane] : 0;
+      for (int g = 0; g < kGroups && live[lane] != 0; ++g) {
+        const auto signs = static_cast<uint32_t>(lanes.signs[g][lane] ^ (negative[lane] & 127));
+        words[2 * b] |= static_cast<uint32_t>(kept.point[g][lane]) << (8 * g);
+        words[2 * b + 1] |= signs << (7 * g);
+      }
     }
+    store_block(scales, words, out);
   }
-  store_block(scales, words, out);
 }
-
-}  // namespace
-
-void encode_block_avx2(const Tables& tables, const float* x, const float* importance, uint8_t* out) noexcept {
-  encode(tables, x, importance, out);
-}
-
-}  // namespace gramian::iq2_xxs
-#else
-namespace gramian::iq2_xxs {
-void encode_block_avx2(const Tables& tables, const float* x, const float* importance, uint8_t* out) noexcept {
-  encode_block_ref(tables, x, importance, out);
-}
-}  // namespace gramian::iq2_xxs
-#endif
