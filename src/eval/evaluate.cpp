@@ -22,21 +22,6 @@ void append(std::vector<float>& values, const at::Tensor& more) {
   values.insert(values.end(), plain.const_data_ptr<float>(), plain.const_data_ptr<float>() + plain.numel());
 }
 
-// Adds the scores of positions [0, count) of one row: log q against `targets` [count] and, where it is defined, log p. Takes log_q
-// apart.
-void score(at::Tensor log_q, const at::Tensor& log_p, const at::Tensor& targets, RowScore& row) {
-  const at::Tensor likelihood = log_q.gather(-1, targets.unsqueeze(-1)).squeeze(-1).neg();
-  row.negative_log_likelihood += likelihood.sum(at::kDouble).item<double>();
-  append(row.likelihood_at, likelihood);
-  row.positions += targets.size(0);
-  if (!log_p.defined()) return;
-  row.agreed += log_p.argmax(-1).eq(log_q.argmax(-1)).sum().item<int64_t>();
-  log_q.neg_().add_(log_p);  // log p - log q
-  const at::Tensor kl = log_q.mul_(log_p.exp()).sum({-1}, false, at::kDouble);
-  row.kl += kl.sum().item<double>();
-  append(row.kl_at, kl);
-}
-
 // The smallest value that a share p of the sorted ones does not exceed.
 double quantile(const std::vector<float>& sorted, double p) {
   const auto rank = static_cast<size_t>(std::ceil(p * static_cast<double>(sorted.size())));
@@ -119,6 +104,19 @@ at::Tensor states_of(ResidentModel& reference, const std::vector<TokenRow>& batc
 
 }  // namespace
 
+void add_scores(at::Tensor log_q, const at::Tensor& log_p, const at::Tensor& targets, RowScore& row) {
+  const at::Tensor likelihood = log_q.gather(-1, targets.unsqueeze(-1)).squeeze(-1).neg();
+  row.negative_log_likelihood += likelihood.sum(at::kDouble).item<double>();
+  append(row.likelihood_at, likelihood);
+  row.positions += targets.size(0);
+  if (!log_p.defined()) return;
+  row.agreed += log_p.argmax(-1).eq(log_q.argmax(-1)).sum().item<int64_t>();
+  log_q.neg_().add_(log_p);  // log p - log q
+  const at::Tensor kl = log_q.mul_(log_p.exp()).sum({-1}, false, at::kDouble);
+  row.kl += kl.sum().item<double>();
+  append(row.kl_at, kl);
+}
+
 std::vector<PositionScore> EvalResult::by_position() const {
   std::vector<PositionScore> parts;
   for (const RowScore& row : rows) {
@@ -199,8 +197,8 @@ std::vector<EvalResult> evaluate_all(const std::vector<ResidentModel*>& models, 
                 ? at::Tensor()
                 : log_probabilities(reference->logits(reference_states.narrow(0, offset + at, count)));
         for (size_t m = 0; m < models.size(); ++m) {
-          score(log_probabilities(models[m]->logits(states[m].narrow(0, offset + at, count))), log_p,
-                ids.narrow(0, offset + at + 1, count), scores[m].back());
+          add_scores(log_probabilities(models[m]->logits(states[m].narrow(0, offset + at, count))), log_p,
+                     ids.narrow(0, offset + at + 1, count), scores[m].back());
         }
       }
       offset += span.end - span.begin;

@@ -66,6 +66,10 @@ struct EvalResult {
   std::vector<PositionScore> by_position() const;
 };
 
+// Adds the scores of positions [0, count) of one row: log q [count, vocabulary] against `targets` [count] and, where it is defined, log p;
+// all f32 natural logarithms of probabilities. Takes log_q apart.
+void add_scores(at::Tensor log_q, const at::Tensor& log_p, const at::Tensor& targets, RowScore& row);
+
 // The rows that have anything to predict, those of more than `context` tokens; throws invalid_argument when there are none.
 std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows, int64_t context = 1);
 

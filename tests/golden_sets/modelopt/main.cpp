@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
     gramian::golden::collect_encoders(root);
     gramian::golden::collect_nvfp4(root);
     gramian::golden::collect_updates(root);
+    gramian::golden::collect_kl(root);
     gramian::golden::collect_delta_rule(root);
     gramian::golden::collect_linear_attention(root);
   });

@@ -13,6 +13,8 @@ void collect_encoders(const std::filesystem::path& root);
 void collect_nvfp4(const std::filesystem::path& root);
 // gptq_update.safetensors: the factor, and error compensation on NVFP4 and IQ2_XXS.
 void collect_updates(const std::filesystem::path& root);
+// kl_eval.safetensors: KL of positions and the interval of a paired difference.
+void collect_kl(const std::filesystem::path& root);
 // delta_rule.safetensors: both forms against the peer's float64, and its float32 forms against it.
 void collect_delta_rule(const std::filesystem::path& root);
 // linear_attention_layers.safetensors: whole mixers against the peer's outputs.
