@@ -11,6 +11,7 @@ CTEST := ctest --output-on-failure -j $(TEST_JOBS)
 CLANG_FORMAT := clang-format==21.1.6
 CLANG_TIDY := clang-tidy==21.1.6
 MKDOCS := mkdocs==1.6.1
+FUZZ_CXX ?= clang++-16
 OUR_SOURCES = $(shell git ls-files '*.cpp' '*.h')
 
 # configure(preset, folder): only when there is no build file, or set-up ran since it was written.
@@ -99,6 +100,16 @@ tsan: setup ## the tests of base, kernels and stats with data race checks (build
 	@cmake --build build-tsan -j $(JOBS) --target race_tests
 	@$(CTEST) --test-dir build-tsan -R '^unit\.(base|kernels|stats)$$' --no-tests=error
 
+.PHONY: fuzz
+fuzz: setup ## fuzz every reader with clang's libFuzzer, SECONDS=600 each (build-fuzz; FUZZ="gguf recipe" for some, FUZZ_CXX=compiler)
+	@printf 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' | \
+	  $(FUZZ_CXX) -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null || { echo 'make fuzz needs clang 16 or newer with'\
+	  'libFuzzer: apt-get install clang-16 libclang-rt-16-dev llvm-16 (Debian), or name another one with FUZZ_CXX' >&2; exit 2; }
+	@if [ ! -f build-fuzz/build.ninja ] || [ .venv/gramian-setup -nt build-fuzz/build.ninja ]; then \
+	  cmake --preset fuzz -DCMAKE_CXX_COMPILER=$(FUZZ_CXX); fi
+	@cmake --build build-fuzz -j $(JOBS) --target fuzz_targets
+	@.venv/bin/python tools/fuzz.py --seconds $(or $(SECONDS),600) $(FUZZ)
+
 .PHONY: format
 format: setup ## format our sources in place
 	@.venv/bin/clang-format --version >/dev/null 2>&1 || .venv/bin/python -m pip install -q $(CLANG_FORMAT)
@@ -111,4 +122,4 @@ tidy: configured ## static analysis of our sources
 
 .PHONY: clean
 clean: ## remove what was built (.venv stays)
-	rm -rf build build-debug build-tsan demo-out report.html
+	rm -rf build build-debug build-tsan build-fuzz demo-out report.html

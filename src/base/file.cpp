@@ -33,7 +33,9 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
   struct stat status{};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd);
-    throw Error(ErrorKind::invalid_argument, path.string(), "expected a regular file");
+    throw Error(ErrorKind::invalid_argument, path.string(),
+                S_ISDIR(status.st_mode) ? "is a folder, expected a file" : "expected a regular file",
+                "name a file");
   }
   size_ = static_cast<size_t>(status.st_size);
   if (size_ > 0) {

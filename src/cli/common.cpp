@@ -109,15 +109,16 @@ RowOptions RowFlags::options(int64_t samples_default) const {
           .samples = samples,
           .samples_default = samples_default,
           .seed = seed,
-          .allow_fewer = allow_fewer};
+          .allow_fewer = allow_fewer,
+          .length_given = length_option != nullptr && length_option->count() > 0};
 }
 
 void add_row_flags(CLI::App& verb, RowFlags& flags, const std::string& samples_help) {
   verb.add_option("--samples", flags.samples, samples_help)->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
-  verb.add_option("--sequence-length", flags.sequence_length,
-                  "Tokens per row of .txt and .jsonl (ready rows keep their own)")
-      ->check(CLI::Range(2, 1 << 24))
-      ->capture_default_str();
+  flags.length_option = verb.add_option("--sequence-length", flags.sequence_length,
+                                        "Tokens per row of .txt and .jsonl (ready rows keep their own)")
+                            ->check(CLI::Range(2, 1 << 24))
+                            ->capture_default_str();
   verb.add_option(
           "--seed", flags.seed,
           "Choose rows at random with this seed (default: evenly from .txt, first of .jsonl; ready rows "
@@ -138,7 +139,8 @@ RowSet EvaluationFlags::load(const std::string& verb, const std::string& what, c
   if (text.empty() == rows_file.empty())
     throw Error(ErrorKind::invalid_argument, verb, "needs exactly one of --text and --rows");
   RowOptions options = rows.options(0);
-  if (!protocol.empty()) options = {.sequence_length = kProtocolLength, .samples_default = 0};
+  if (!protocol.empty())
+    options = {.sequence_length = kProtocolLength, .samples_default = 0, .length_fixed = true};
   options.whole = whole;
   RowSet set = load_rows(source(), options, folder, log);
   if (!protocol.empty() && set.rows.size() > kProtocolRows) {
@@ -147,6 +149,13 @@ RowSet EvaluationFlags::load(const std::string& verb, const std::string& what, c
     set.rows.resize(kProtocolRows);
     set.policy += str(", the first ", kProtocolRows);
   }
+  const auto longest = std::max_element(set.rows.begin(), set.rows.end(),
+                                        [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  if (longest == set.rows.end() || static_cast<int64_t>(longest->size()) <= context())
+    throw Error(
+        ErrorKind::invalid_argument, source().string(),
+        str("no row has more than ", context(), " token(s), which stand before the first that is scored"),
+        "give longer rows");
   log.info(str(what, ": ", set.rows.size(), " rows, ", set.tokens, " tokens; ", set.policy));
   return set;
 }

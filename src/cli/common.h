@@ -61,6 +61,7 @@ void add_batch_flag(CLI::App& verb, int64_t& batch);
 // --samples, --sequence-length, --seed, --allow-fewer.
 struct RowFlags {
   int64_t sequence_length = 512;
+  const CLI::Option* length_option = nullptr;
   std::optional<int64_t> samples;
   std::optional<uint64_t> seed;
   bool allow_fewer = false;

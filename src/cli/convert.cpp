@@ -11,6 +11,7 @@
 #include "pipeline/output_folder.h"
 #include "pipeline/plain_copy.h"
 #include "pipeline/repack.h"
+#include "pipeline/unstack.h"
 #include "tensor/ops.h"
 
 namespace gramian::cli {
@@ -60,13 +61,13 @@ void run(const Flags& flags, const Common& common) {
   const tensor::InferenceScope inference;
   if (flags.repack.to != "gguf") return write_checkpoint(flags, common, log);
   check_output_file(flags.output, flags.model, flags.model);
-  const Checkpoint checkpoint(flags.model);
-  if (const auto stored = stored_format(checkpoint.config(), (flags.model / "config.json").string()))
+  const auto source = std::make_shared<const Checkpoint>(flags.model);
+  if (const auto stored = stored_format(source->config(), (flags.model / "config.json").string()))
     throw Error(ErrorKind::unsupported, flags.model.string(), "is quantized (" + describe(*stored) + ")",
                 "convert it --to bf16 first, and that to GGUF");
   const std::filesystem::path given = std::filesystem::weakly_canonical(flags.model);
   const std::string name = (gguf::is_model_file(given) ? given.stem() : given.filename()).string();
-  gguf::convert(checkpoint, flags.output, {.type = find_codec(flags.type), .name = name}, *pool, log);
+  gguf::convert(*unstacked(source), flags.output, {.type = find_codec(flags.type), .name = name}, *pool, log);
   const gguf::File written(flags.output);
   const auto bytes = std::filesystem::file_size(flags.output);
   Json json;

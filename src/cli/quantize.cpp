@@ -72,8 +72,18 @@ std::string dry_run_text(const Json& report) {
                     fixed(plan.at("seconds"), 0), " s\n");
 }
 
-void run(Flags& flags, const Common& common) {
+// The long names of what the command line has.
+std::vector<std::string> given_options(const CLI::App& verb) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->count() > 0 && !option->get_lnames().empty()) names.push_back("--" + option->get_lnames()[0]);
+  }
+  return names;
+}
+
+void run(Flags& flags, const Common& common, const CLI::App& verb) {
   QuantizeJob& job = flags.job;
+  job.given = given_options(verb);
   Log log = job.ranks == nullptr || job.ranks->writes() ? common.log() : Log(LogLevel::quiet);
   const auto pool = common.pool();
   if (!flags.calibration.empty()) job.calibration = flags.calibration;
@@ -193,7 +203,7 @@ void add_quantize(CLI::App& app, Ranks* ranks) {
                   "Say which stage the job stands in when nothing has moved for so many seconds; 0 for never")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
-  add_common(verb, common, [flags, common] { run(*flags, *common); });
+  add_common(verb, common, [flags, common, &verb] { run(*flags, *common, verb); });
 }
 
 }  // namespace gramian::cli

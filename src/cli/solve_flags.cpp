@@ -42,34 +42,60 @@ std::string format_help() {
   return help;
 }
 
+// Settings by the names under which they were given, as options and in a recipe.
+class GivenSettings {
+ public:
+  GivenSettings(const SettingsPatch& flags, const SettingsPatch& recipe, std::vector<UnusedOption>& unused)
+      : flags_(flags), recipe_(recipe), unused_(unused) {}
+
+  template <class Member>
+  bool has(Member member) const {
+    return (flags_.*member).has_value() || (recipe_.*member).has_value();
+  }
+  template <class Member>
+  void note(const std::string& reason, Member member, const std::string& option, const char* field) {
+    if ((flags_.*member).has_value()) unused_.push_back({reason, option});
+    if ((recipe_.*member).has_value()) unused_.push_back({reason, str(field, " of the recipe")});
+  }
+  // Those of a solver that compensates errors.
+  void note_compensation(const std::string& reason) {
+    note_order(reason);
+    note(reason, &SettingsPatch::static_groups, "--static-groups", "static_groups");
+    note(reason, &SettingsPatch::refine, "--refine", "refine");
+    note(reason, &SettingsPatch::refine_scales, "--no-refine-scales", "refine_scales");
+  }
+  void note_order(const std::string& reason) {
+    note(reason, &SettingsPatch::order, "--order", "order");
+    note(reason, &SettingsPatch::desc_act, "--desc-act", "desc_act");
+  }
+  // One option of a pair.
+  const char* symmetry() const { return flags_.symmetric == true ? "--sym" : "--asym"; }
+
+ private:
+  const SettingsPatch &flags_, &recipe_;
+  std::vector<UnusedOption>& unused_;
+};
+
 // What was asked for that the method does not know.
-std::vector<std::string> unused_options(const Method& method, const SettingsPatch& flags,
-                                        const SettingsPatch& recipe) {
-  std::vector<std::string> names;
-  const auto note = [&](const char* name, bool in_flags, bool in_recipe) {
-    if (in_flags || in_recipe) names.emplace_back(name);
-  };
-  if (!method.searches()) note("--scale-multiples", flags.search.has_value(), recipe.search.has_value());
-  if (method.compensates()) return names;
-  note("--damp-percent", flags.damp_percent.has_value(), recipe.damp_percent.has_value());
-  note("--damp-step", flags.damp_step.has_value(), recipe.damp_step.has_value());
-  note("--order", flags.order || flags.desc_act, recipe.order || recipe.desc_act);
-  note("--static-groups", flags.static_groups.has_value(), recipe.static_groups.has_value());
-  note("--refine", flags.refine || flags.refine_scales, recipe.refine || recipe.refine_scales);
-  return names;
+void note_method_options(const Method& method, GivenSettings& given) {
+  const std::string reason = "method " + method.name;
+  if (!method.searches()) given.note(reason, &SettingsPatch::search, "--scale-multiples", "step_size");
+  if (method.compensates()) return;
+  given.note(reason, &SettingsPatch::damp_percent, "--damp-percent", "damp_percent");
+  given.note(reason, &SettingsPatch::damp_step, "--damp-step", "damp_auto_increment");
+  given.note_compensation(reason);
 }
 
 // A GGUF file's types have bits and groups of their own, and other formats have no types.
-void note_grid_options(QuantizeJob& job, const SettingsPatch& flags, const SettingsPatch& recipe) {
-  const auto given = [&](auto member) { return (flags.*member).has_value() || (recipe.*member).has_value(); };
+void note_grid_options(QuantizeJob& job, GivenSettings& given) {
   const auto foreign = [&](const std::string& where) {
     job.recipe_problems.add(Error(ErrorKind::invalid_argument, where,
                                   str("is for GGUF, the format is ", job.format), "add --format gguf"));
   };
   if (job.format != gguf_format().name()) {
-    if (given(&SettingsPatch::type)) foreign("--type");
-    if (given(&SettingsPatch::anchored)) foreign("--encoder");
-    if (given(&SettingsPatch::importance_weighted)) foreign("--importance-weighted");
+    if (given.has(&SettingsPatch::type)) foreign("--type");
+    if (given.has(&SettingsPatch::anchored)) foreign("--encoder");
+    if (given.has(&SettingsPatch::importance_weighted)) foreign("--importance-weighted");
     for (const ModuleRule& rule : job.rules)
       if (rule.patch.type || rule.patch.anchored || rule.patch.importance_weighted)
         foreign("rule " + quote_name(rule.written));
@@ -84,21 +110,45 @@ void note_grid_options(QuantizeJob& job, const SettingsPatch& flags, const Setti
     job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--method",
                                   str(job.method, " is for 8-bit activations, GGUF stores weights alone"),
                                   "use gptq, imatrix or rtn"));
-  const auto note = [&](const char* name, bool there) {
-    if (there &&
-        std::find(job.unused_options.begin(), job.unused_options.end(), name) == job.unused_options.end())
-      job.unused_options.emplace_back(name);
-  };
-  note("--bits", given(&SettingsPatch::bits));
-  note("--activation-bits", given(&SettingsPatch::activation_bits));
-  note("--group-size", given(&SettingsPatch::group_size));
-  note("--sym", given(&SettingsPatch::symmetric));
-  note("--mse", given(&SettingsPatch::mse));
-  note("--order", given(&SettingsPatch::order) || given(&SettingsPatch::desc_act));
-  note("--static-groups", given(&SettingsPatch::static_groups));
-  note("--refine", given(&SettingsPatch::refine) || given(&SettingsPatch::refine_scales));
-  const bool compensates = find_method(job.method).compensates();
-  note("--importance-weighted", given(&SettingsPatch::importance_weighted) && !compensates);
+  const std::string reason = "format gguf";
+  given.note(reason, &SettingsPatch::bits, "--bits", "bits");
+  given.note(reason, &SettingsPatch::activation_bits, "--activation-bits", "activation_bits");
+  given.note(reason, &SettingsPatch::group_size, "--group-size", "group_size");
+  given.note(reason, &SettingsPatch::symmetric, given.symmetry(), "sym");
+  given.note(reason, &SettingsPatch::mse, "--mse", "mse");
+  given.note_compensation(reason);
+  if (!find_method(job.method).compensates())
+    given.note("method " + job.method, &SettingsPatch::importance_weighted, "--importance-weighted",
+               "importance_weighted");
+  if (job.one_matrix) job.unused_options.push_back({reason, "--target"});
+}
+
+// llama.cpp says which type the head of a file has.
+void check_head(QuantizeJob& job, const SolveFlags& flags, const Recipe& recipe) {
+  if (!job.head || job.format != gguf_format().name()) return;
+  const auto rule = std::find_if(job.rules.begin(), job.rules.end(),
+                                 [](const ModuleRule& one) { return !one.exclude && one.names_head(); });
+  const std::string name = flags.head_bits           ? "--lm-head-bits"
+                           : recipe.lm_head          ? "lm_head of the recipe"
+                           : rule == job.rules.end() ? "--untie"
+                                                     : "rule " + quote_name(rule->written);
+  job.recipe_problems.add(Error(ErrorKind::invalid_argument, name,
+                                "in a GGUF file the head gets the type that llama.cpp gives it",
+                                "leave it out"));
+  job.head.reset();
+}
+
+// GPT-QModel's rules are for integer grids in its own formats.
+void check_compat(QuantizeJob& job, const Method& method) {
+  if (!job.compat_gptqmodel) return;
+  const bool gguf = job.format == gguf_format().name();
+  const GridKind kind = method.defaults.grid.kind;
+  if (!gguf && kind != GridKind::nvfp4 && kind != GridKind::ggml) return;
+  job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--compat",
+                                gguf ? std::string("GPT-QModel's rules are not for GGUF files")
+                                     : str("GPT-QModel's rules are not for method ", method.name),
+                                "leave it out, or use method qqq, gptq or rtn and another format"));
+  job.compat_gptqmodel = false;
 }
 
 }  // namespace
@@ -232,6 +282,8 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   if (method->single_pass) job.sequential = Sequential::none;
   if (recipe.sequential) job.sequential = *recipe.sequential;
   job.format = flags.format.value_or(recipe.format.value_or(method->format));
+  check_compat(job, *method);
+  check_head(job, flags, recipe);
   SettingsPatch given = flags.settings;
   if (flags.asymmetric || flags.symmetric) given.symmetric = flags.symmetric;
   if (flags.static_groups) given.static_groups = true;
@@ -240,11 +292,16 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   ModuleSettings settings{job.compat_gptqmodel ? method->compat : method->defaults, {}};
   job.recipe_problems.check([&] { settings = patched(settings, recipe.defaults); });
   if (flags.multiples) given.search = parse_multiples(*flags.multiples);
-  if (flags.type) job.recipe_problems.check([&] { given.type = &parse_block_type(*flags.type); });
+  if (flags.type) {
+    // Some type, so that nothing says that one is missing.
+    given.type = find_codec("IQ2_XXS");
+    job.recipe_problems.check([&] { given.type = &parse_block_type(*flags.type); });
+  }
   if (flags.encoder) given.anchored = *flags.encoder == "anchored";
   if (flags.importance_weighted) given.importance_weighted = true;
-  job.unused_options = unused_options(*method, given, recipe.defaults);
-  note_grid_options(job, given, recipe.defaults);
+  GivenSettings all_given(given, recipe.defaults, job.unused_options);
+  note_method_options(*method, all_given);
+  note_grid_options(job, all_given);
   settings = patched(settings, given);
   if (!method->compensates()) settings.solve.refine = 0;
   job.solve = settings.solve;

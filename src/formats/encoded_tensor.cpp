@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -58,7 +59,7 @@ at::Tensor halved(const at::Tensor& rows, int64_t heads) {
 at::Tensor decode_ggml(const TensorEncoding& encoding) {
   const std::vector<int64_t>& shape = encoding.codes.shape;
   at::Tensor values = tensor::empty(shape, at::kFloat);
-  const int64_t columns = shape.back();
+  const int64_t columns = shape.empty() ? 1 : shape.back();  // a single value may have no dimension
   decode_rows(*encoding.codec, reinterpret_cast<const uint8_t*>(encoding.codes.bytes.data()),
               values.numel() / columns, columns, nullptr, values.mutable_data_ptr<float>());
   if (encoding.minus_one) values.sub_(1);
@@ -178,8 +179,9 @@ class Folder {
     const std::string name = scale_name.substr(0, scale_name.size() - kSuffix.size());
     const auto codes = tensors_.find(name);
     const StoredTensor scales = tensors_.at(scale_name);
-    if (codes == tensors_.end() || codes->second.dtype != DType::f8_e4m3 || codes->second.shape.size() < 2) {
-      faults_.push_back(quote_name(scale_name) + ": no F8_E4M3 matrix " + name);
+    if (codes == tensors_.end() || codes->second.dtype != DType::f8_e4m3 || codes->second.shape.size() < 2 ||
+        codes->second.shape.size() > 3) {
+      faults_.push_back(quote_name(scale_name) + ": no F8_E4M3 matrix, or stack of some, " + name);
       return;
     }
     std::vector<int64_t> expected = codes->second.shape;
@@ -203,7 +205,9 @@ class Folder {
       faults_.push_back(quote_name(code_name) + ": MXFP4 codes without " + name + "_scales");
       return;
     }
-    if (codes.shape.size() != 4 || codes.shape[3] != kMxBlock / 2) {
+    // A tensor of nothing may have sizes that no product of fits.
+    if (codes.shape.size() != 4 || codes.shape[3] != kMxBlock / 2 ||
+        codes.shape[2] > std::numeric_limits<int64_t>::max() / kMxBlock) {
       faults_.push_back(quote_name(code_name) + ": shape " + text(codes.shape) +
                         ", expected [experts, rows, blocks, 16]");
       return;

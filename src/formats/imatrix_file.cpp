@@ -30,6 +30,19 @@ void check_values(const std::vector<float>& values, const char* what, const std:
   }
 }
 
+// Sums of squares of nothing are 0.
+void check_counts(const ImportanceSums& sums, const std::string& name, uint64_t begin,
+                  const std::string& where) {
+  const auto in = static_cast<size_t>(sums.in_features());
+  for (size_t i = 0; i < sums.sums.size(); ++i) {
+    if (sums.sums[i] == 0 || sums.counts[i / in] > 0) continue;
+    throw Error(ErrorKind::corrupt_data, where,
+                str("sum ", i, " of ", quote_name(name), " is ", sums.sums[i], " (at byte ",
+                    begin + i * sizeof(float), "), but the count of its tokens is 0"),
+                kRemedy);
+  }
+}
+
 std::vector<float> read_floats(const gguf::File& file, const std::string& name) {
   const gguf::Tensor* tensor = file.find(name);
   const std::string where = file.path().string();
@@ -88,7 +101,13 @@ ImportanceMatrix read_gguf(const std::filesystem::path& path) {
     }
     check_values(sums.sums, "sum", name, where);
     check_values(sums.counts, "count", name, where);
+    check_counts(sums, name, static_cast<uint64_t>(tensor.data.data() - file.mapping()->bytes().data()),
+                 where);
     matrix.weights.emplace(name, std::move(sums));
+  }
+  if (const uint64_t size = file.mapping()->bytes().size(); size > file.end()) {
+    throw Error(ErrorKind::corrupt_data, where,
+                str("ends at byte ", file.end(), " by its header, the file has ", size), kRemedy);
   }
   return matrix;
 }
@@ -97,11 +116,11 @@ ImportanceMatrix read_gguf(const std::filesystem::path& path) {
 class LegacyReader {
  public:
   LegacyReader(std::span<const std::byte> bytes, std::string where)
-      : left_(bytes), where_(std::move(where)) {}
+      : size_(bytes.size()), left_(bytes), where_(std::move(where)) {}
 
   size_t left() const { return left_.size(); }
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::corrupt_data, where_, what,
+    throw Error(ErrorKind::corrupt_data, where_, str(what, " (at byte ", size_ - left_.size(), ")"),
                 "pass an importance matrix that gramian imatrix or llama-imatrix wrote");
   }
   // A count of things of `bytes_min` bytes or more each, at least `min`.
@@ -135,6 +154,7 @@ class LegacyReader {
     left_ = left_.subspan(size);
   }
 
+  size_t size_;
   std::span<const std::byte> left_;
   std::string where_;
 };
@@ -165,7 +185,7 @@ ImportanceMatrix read_legacy(const MappedFile& file, uint32_t chunk_size) {
   matrix.chunks = static_cast<uint32_t>(calls_max);
   if (in.left() > 0) {
     const int32_t chunks = in.number("chunks");
-    if (chunks < 0) in.fail(str("has ", chunks, " chunks"));
+    if (chunks < 1) in.fail(str("has ", chunks, " chunks, expected at least 1"));
     matrix.chunks = static_cast<uint32_t>(chunks);
   }
   if (in.left() > 0) matrix.datasets.push_back(in.text(in.count(1, 0, "bytes of a dataset's name")));

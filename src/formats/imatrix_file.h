@@ -38,8 +38,8 @@ struct ImportanceMatrix {
   void add(const ImportanceMatrix& other, const std::string& where);
 };
 
-// Either form. Everything is checked: corrupt_data for a file that contradicts its form, and for a sum or count that is negative or
-// not finite, with its place. Of the legacy form, count is calls * `legacy_chunk_size`, the tokens of a chunk, which that form does not
+// Either form. Everything is checked: corrupt_data for a file that contradicts its form or goes on behind its end, and for a sum or
+// count that is negative or not finite, or a sum of no tokens, with its place. Of the legacy form, count is calls * `legacy_chunk_size`, the tokens of a chunk, which that form does not
 // tell; experts are not told apart either: `sums` is one row of in * experts values until split_experts().
 ImportanceMatrix read_importance(const std::filesystem::path& path, uint32_t legacy_chunk_size = 512);
 // Divides a weight of one row into rows of `in_features`. Throws invalid_argument, naming `where` and the weight, when they do not divide

@@ -18,8 +18,10 @@ std::string_view name(CpuLevel level) { return kNames[static_cast<size_t>(level)
 CpuLevel detected_cpu_level() {
 #if defined(__x86_64__)
   // The builtin also asks XCR0 whether the operating system saves the wide registers.
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
-    return CpuLevel::reference;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return CpuLevel::reference;
+#if !defined(__clang__)  // whose builtin does not know it
+  if (!__builtin_cpu_supports("f16c")) return CpuLevel::reference;
+#endif
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
     return CpuLevel::avx2;

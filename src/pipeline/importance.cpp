@@ -93,6 +93,9 @@ ModelImportance::ModelImportance(const std::filesystem::path& file, const Subjec
   for (const auto& [name, tensor] : subject.checkpoint->tensors()) {
     if (const auto mapped = gguf::mapped_name(name, model_type_)) known.insert(mapped->name);
   }
+  for (const auto& layer : subject.layers) {
+    for (const Linear& module : layer) known.insert(name_of(module, model_type_).name);
+  }
   known.insert("output.weight");
   std::vector<std::string> strangers;
   for (const auto& [name, sums] : matrix_.weights) {
@@ -124,6 +127,23 @@ ModelImportance::ModelImportance(const std::filesystem::path& file, const Subjec
     if (found != matrix_.weights.end())
       split_experts(found->second, std::max<int64_t>(1, size.first), size.second,
                     where + ": " + quote_name(name));
+  }
+  find_silent(subject);
+}
+
+void ModelImportance::find_silent(const Subject& subject) {
+  for (const auto& layer : subject.layers) {
+    for (const Linear& module : layer) {
+      const gguf::MappedName name = name_of(module, model_type_);
+      const auto found = matrix_.weights.find(name.name);
+      if (found == matrix_.weights.end()) continue;
+      const auto expert = static_cast<size_t>(std::max<int64_t>(0, name.expert));
+      if (found->second.counts[expert] == 0) continue;
+      const auto begin = found->second.sums.begin() + static_cast<int64_t>(expert) * module.in_features;
+      const int64_t zeros = std::count(begin, begin + module.in_features, 0.0f);
+      if (2 * zeros >= module.in_features)
+        silent_.push_back(str(module.name, " (", zeros, " of ", module.in_features, ")"));
+    }
   }
 }
 

@@ -45,13 +45,17 @@ class ModelImportance {
   const ImportanceMatrix& matrix() const noexcept { return matrix_; }
   // Linear layers that the file does not name.
   const std::vector<std::string>& missing() const noexcept { return missing_; }
+  // Linear layers of whose columns the file calls half and more zero though it has counted tokens, with their share in words:
+  // "model.layers.0.mlp.down_proj (192 of 256)". Few models have such inputs, damaged files do.
+  const std::vector<std::string>& silent() const noexcept { return silent_; }
   // Of each module, its own; without tokens where the file has none.
   std::vector<PauseStatistics> read(const std::vector<Linear*>& modules) const;
 
  private:
+  void find_silent(const Subject& subject);
   ImportanceMatrix matrix_;
   std::string model_type_;
-  std::vector<std::string> missing_;
+  std::vector<std::string> missing_, silent_;
 };
 
 }  // namespace gramian

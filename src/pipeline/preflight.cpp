@@ -12,6 +12,8 @@
 #include "pipeline/quantize.h"
 #include "pipeline/ranks.h"
 #include "pipeline/source_scan.h"
+#include "pipeline/unstack.h"
+#include "pipeline/unused_options.h"
 #include "stats/gram.h"
 
 namespace gramian {
@@ -134,6 +136,7 @@ class Preflight {
   void make_plan() {
     if (format_ == nullptr) return;
     problems_.check([&] {
+      if (format_->one_file()) unstack(ready_.subject);
       ready_.plan = gramian::make_plan(ready_.subject, *format_, job_.plan_options());
       if (job_.imatrix) ready_.importance.emplace(*job_.imatrix, ready_.subject);
       if (format_->one_file()) ready_.gguf = plan_gguf(job_, ready_, log_);
@@ -204,13 +207,7 @@ class Preflight {
       log_.warn(str("method ", ready_.method->name, " takes no calibration: ", job_.calibration->string(),
                     " is not read"));
     }
-    if (!ready_.method->calibrated() && !job_.statistics.empty())
-      log_.warn(str("method ", ready_.method->name, " takes no statistics: --statistics is not used"));
-    if (!ready_.runs_forward() && job_.held_out > 0)
-      log_.warn("no rows go through the model in this job: --held-out is not used");
-    if (!job_.unused_options.empty())
-      log_.warn(
-          str("method ", ready_.method->name, " has no use for ", quote_names(job_.unused_options, 10)));
+    for (const std::string& warning : say_unused(job_, ready_)) log_.warn(warning);
     for (const std::string& name : ready_.plan.skipped())
       log_.info("left unquantized: " + name + ", " + ready_.plan.find(name)->skip_reason);
     if (const auto left_out = checkpoint_->side_files().left_out; !left_out.empty()) {
@@ -226,6 +223,10 @@ class Preflight {
     if (!importance.missing().empty())
       log_.warn(str(importance.missing().size(),
                     " linear layers have no importance there: ", quote_names(importance.missing(), 5)));
+    if (!importance.silent().empty())
+      log_.warn(str(job_.imatrix->string(), " calls half and more of the columns of ",
+                    importance.silent().size(), " linear layers zero, which damaged files do: ",
+                    quote_names(importance.silent(), 5), "; measure the importance again"));
   }
 
   // What blocks have lost stays lost.

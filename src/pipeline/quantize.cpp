@@ -11,6 +11,7 @@
 #include "pipeline/job_identity.h"
 #include "pipeline/journal.h"
 #include "pipeline/model_forward.h"
+#include "pipeline/plain_budget.h"
 #include "pipeline/preflight.h"
 #include "pipeline/quantize_run.h"
 #include "pipeline/ranks.h"
@@ -218,6 +219,9 @@ Json quantize(const QuantizeJob& given, ThreadPool& pool, Log& log) {
     rows = job.ranks == nullptr ? ready.rows.rows : rows_of_rank(ready.rows.rows, job.batch, *job.ranks);
     budget = plan_memory(job, ready, rows, calibrator, pool);
     say(*budget, job, log);
+  } else if (job.budget.memory_bytes) {
+    return_freed_memory();
+    refuse_small_memory(ready.plan, model.checkpoint(), ready.gguf.has_value(), *job.budget.memory_bytes);
   }
   if (job.dry_run) return dry_run_report(job, ready, budget);
   const auto forward = [&] { return std::make_unique<ModelForward>(model, rows, calibrator, job.ranks); };

@@ -25,6 +25,11 @@ namespace gramian {
 
 class Ranks;  // pipeline/ranks.h
 
+// An option that was given though nothing in the job depends on it; `reason` is who "has no use for" it, in words.
+struct UnusedOption {
+  std::string reason, name;
+};
+
 struct QuantizeJob {
   std::filesystem::path source;
   std::filesystem::path output;
@@ -35,7 +40,8 @@ struct QuantizeJob {
   std::vector<ModuleRule> rules;    // of a recipe: settings of single modules
   std::optional<HeadOptions> head;  // lm_head is quantized too
   Problems recipe_problems;         // found while the recipe was read, said along with all others
-  std::vector<std::string> unused_options;  // given, though the method has no use for them
+  std::vector<std::string> given;   // options by which the user said more than their defaults
+  std::vector<UnusedOption> unused_options;  // said in one warning for each reason
   bool one_matrix = false;  // refuse rules that split what loaders make one matrix of, instead of a warning
   // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, filled
   // zero groups (the last three set in `solve` by quantize()), batches that go on with code · scale. The product's own

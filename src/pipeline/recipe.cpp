@@ -132,7 +132,12 @@ SettingsPatch read_settings(RecipeFields& fields, const std::string& where, cons
   if (const auto sweeps = fields.whole_or_null("refine", 100)) patch.refine = static_cast<int>(*sweeps);
   patch.refine_scales = fields.boolean({"refine_scales"});
   patch.damp_percent = fields.number("damp_percent", 1e-12, 0.999999);
-  if (const auto type = fields.text({"type"}, block_type_names())) patch.type = &parse_block_type(*type);
+  if (const auto type = fields.text({"type"}, block_type_names())) {
+    patch.type = &parse_block_type(*type);
+  } else if (fields.take("type") != nullptr) {
+    patch.type =
+        find_codec("IQ2_XXS");  // refused by now; some type, so that nothing says that one is missing
+  }
   if (const auto encoder = fields.text({"encoder"}, {"search", "anchored"}))
     patch.anchored = *encoder == "anchored";
   patch.importance_weighted = fields.boolean({"importance_weighted"});

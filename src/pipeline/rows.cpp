@@ -85,6 +85,18 @@ TokenRow template_prefix(const Tokenizer& tokenizer) {
   return {whole.begin(), std::search(whole.begin(), whole.end(), text.begin(), text.end())};
 }
 
+// Options that choose among rows, where there is one.
+void say_whole(const fs::path& path, const RowOptions& options, Log& log) {
+  std::string names;
+  const auto add = [&](bool given, const char* name) {
+    if (given) names += (names.empty() ? "" : ", ") + std::string(name);
+  };
+  add(options.samples.has_value(), "--samples");
+  add(options.seed.has_value(), "--seed");
+  add(options.allow_fewer, "--allow-fewer");
+  if (!names.empty()) log.warn(str(path.string(), " is one row, the whole text: not used: ", names));
+}
+
 RowSet whole_text(const fs::path& path, TokenRow row, const Tokenizer& tokenizer) {
   const TokenRow stream = encode(tokenizer, read_text(path), path.string(), {.parse_special = false});
   if (stream.empty()) throw Error(ErrorKind::invalid_argument, path.string(), "holds no token", "give text");
@@ -97,10 +109,13 @@ RowSet whole_text(const fs::path& path, TokenRow row, const Tokenizer& tokenizer
 
 RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenizer& tokenizer, Log& log) {
   const TokenRow prefix = template_prefix(tokenizer);
-  if (options.whole) return whole_text(path, prefix, tokenizer);
+  if (options.whole) {
+    say_whole(path, options, log);
+    return whole_text(path, prefix, tokenizer);
+  }
   const int64_t payload = options.sequence_length - static_cast<int64_t>(prefix.size());
   if (payload <= 0) {
-    throw Error(ErrorKind::invalid_argument, "--sequence-length",
+    throw Error(ErrorKind::invalid_argument, options.length_fixed ? path.string() : "--sequence-length",
                 str(options.sequence_length, " leaves no room after ", prefix.size(), " special tokens"));
   }
   const TokenRow stream = encode(tokenizer, read_text(path), path.string(), {.parse_special = false});
@@ -108,7 +123,7 @@ RowSet text_rows(const fs::path& path, const RowOptions& options, const Tokenize
   if (total == 0) {
     throw Error(ErrorKind::invalid_argument, path.string(),
                 str("holds ", stream.size(), " tokens, fewer than one window of ", payload),
-                "give more text or a smaller --sequence-length");
+                options.length_fixed ? "give more text" : "give more text or a smaller --sequence-length");
   }
   RowSet set;
   for (const int64_t window : choose(total, rows_to_take(path, total, options, log), options.seed, true)) {
@@ -280,6 +295,7 @@ RowSet json_rows(const fs::path& path, const RowOptions& options, const fs::path
 
 RowSet ready_rows(const fs::path& path, const RowOptions& options, Log& log) {
   if (options.seed) log.warn("--seed chooses among texts; ready rows are taken from the start");
+  if (options.length_given) log.warn("--sequence-length cuts texts; ready rows keep their own lengths");
   ReadyRows ready = read_ready_rows(path);
   RowSet set;
   RowOptions all = options;

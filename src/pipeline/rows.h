@@ -35,6 +35,8 @@ struct RowOptions {
   bool whole = false;
   // Accept less than half of `samples`.
   bool allow_fewer = false;
+  // The length was chosen by the user: said where ready rows keep their own. By a protocol: no remedy tells to change it.
+  bool length_given = false, length_fixed = false;
 };
 
 struct RowSet {

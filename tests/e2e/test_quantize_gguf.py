@@ -121,6 +121,41 @@ class QuantizeGguf(e2e.GramianTestCase):
         self.refused("quantize", mixture, "-o", self.path("x.gguf"), "--method", "rtn", "--format", "gguf", "--type", "q8_0",
                      "--recipe", recipe, says=("blk.0.ffn_up_exps.weight", "several types"))
 
+    def test_sums_of_nothing(self):
+        """Half of a file's values zeroed: what cannot be is refused, what hardly can be is named."""
+        importance, out = self.path("importance.gguf"), self.path("zeroed.gguf")
+        self.report("imatrix", self.model, "--calibration", self.rows, "-o", importance)
+        job = ("quantize", self.model, "-o", out, "--method", "imatrix", "--type", "q4_k", "--imatrix", importance)
+        content = bytearray(importance.read_bytes())
+        tensors = Gguf(importance).tensors
+        sums = content.index(tensors["blk.2.ffn_down.weight.in_sum2"][2])
+        content[sums:sums + 4 * 200] = bytes(800)
+        importance.write_bytes(content)
+        self.assertIn('"model.layers.2.mlp.down_proj (200 of 288)"', self.ok(*job).err)
+        counts = sums + len(tensors["blk.2.ffn_down.weight.in_sum2"][2])
+        self.assertEqual(content[counts:counts + 4], tensors["blk.2.ffn_down.weight.counts"][2])
+        content[counts:counts + 4] = bytes(4)
+        importance.write_bytes(content)
+        self.refused(*job, "--force", says=(importance, 'sum 200 of "blk.2.ffn_down.weight"', "(at byte", "count of its tokens is 0"), output=out)
+
+    def test_stacked_experts_give_the_same_file(self):
+        """Also by a plain conversion, and with importance that was measured of them."""
+        shape = dict(hidden=256, experts=4, expert_intermediate=256)
+        one, stack = (TinyMixture(stacked=stacked, **shape).write(self.path(f"mixture-{stacked}")) for stacked in (False, True))
+        importance = self.path("importance.gguf")
+        self.report("imatrix", stack, "--calibration", self.rows, "-o", importance)
+        for name, method, flags, calibration in (("rtn", "rtn", (), False), ("gptq", "gptq", (), True),
+                                                 ("imatrix", "imatrix", ("--imatrix", importance), False)):
+            files = [Gguf(self.job(f"{name}-{model.name}", method, "q4_0", *flags, model=model, calibration=calibration)[0])
+                     for model in (one, stack)]
+            self.assertEqual(files[0].tensors, files[1].tensors, name)
+        self.ok("verify", self.path(f"gptq-{stack.name}.gguf"))
+        plain = []
+        for model in (one, stack):
+            plain.append(self.path(f"plain-{model.name}.gguf"))
+            self.report("convert", model, "-o", plain[-1])
+        self.assertEqual(Gguf(plain[0]).tensors, Gguf(plain[1]).tensors)
+
     def test_rules(self):
         recipe = self.path("rules.yaml")
         recipe.write_text("method: gptq\nformat: gguf\ntype: q4_0\nimportance_weighted: true\ndynamic:\n"
@@ -150,6 +185,10 @@ class QuantizeGguf(e2e.GramianTestCase):
         self.report("imatrix", TINYSTORIES, "--calibration", self.rows, "-o", other, "--samples", 1)
         self.refused(*base, "imatrix", "--type", "iq2_xxs", "--imatrix", other, says=("no tensors of this model", "blk.4."))
         self.refused(*base, "gptq", "--type", "q4_0", "--imatrix", other, says=("--imatrix", "takes no importance"))
+        content = other.read_bytes()
+        damaged = self.path("damaged.gguf")
+        damaged.write_bytes(content + b"more")
+        self.refused(*base, "imatrix", "--type", "iq2_xxs", "--imatrix", damaged, says=(damaged, f"ends at byte {len(content)}"))
         self.refused(*base, "qqq", "--type", "q4_0", "--calibration", self.rows, says=("qqq", "8-bit activations"))
         plain = ("quantize", self.model, "-o", self.path("x"), "--method", "rtn")
         self.refused(*plain, "--encoder", "anchored", says=("--encoder: is for GGUF",))

@@ -252,7 +252,7 @@ class Rows(e2e.GramianTestCase):
         self.refuse(self.text("rows", "1,2"), ".txt")
         for suffix in (".safetensors", ".jsonl"):
             self.path("folder" + suffix).mkdir()
-            self.refuse("folder" + suffix, "regular file")
+            self.refuse("folder" + suffix, "is a folder, expected a file")
         self.refused("quantize", self.model, "-o", self.path("out"), says=("--calibration",))
         self.refused("eval", self.model, says=("--text", "--rows"))
         rows = write_rows(self.path("rows.safetensors"), random_rows(1, 8))

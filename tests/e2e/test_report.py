@@ -395,6 +395,7 @@ class JobPage(e2e.GramianTestCase):
         mean = sum(part["tokens"] * part["kl_mean"] for part in found["by_position"]) / found["tokens"]
         self.assertAlmostEqual(mean, found["kl_mean"], places=6)
         self.path("eval.json").write_text(json.dumps(found))
+        self.refused("report", out, "-o", self.path("page.html"), "--evaluation", out, says=(out, "is a folder, expected a file"))
         _, page = self.page(out, "--evaluation", self.path("eval.json"), "--reference", TINYSTORIES, "--prompt", "Once upon a time",
                             "--text", text)
         numbers = [value for value, _ in page.one("section", id="positions").numbers()]

@@ -152,6 +152,13 @@ TEST_F(Encoded, ScalesOfAnotherShapeOrTypeAreRefused) {
   EXPECT_NE(fault(kFp8).find("F64"), std::string::npos);
   tensors = {{"e.x_blocks", bytes({2, 3, 2, 16}, 0)}, {"e.x_scales", bytes({2, 3, 3}, 0)}};
   EXPECT_NE(fault(kMxfp4).find("[2, 3, 2]"), std::string::npos);
+  // Blocks whose values no 64 bits can count, though nothing is in them.
+  tensors = {{"e.x_blocks", tensor::empty({0, 1, int64_t{1} << 58, 16}, at::kByte)},
+             {"e.x_scales", tensor::empty({0, 1, int64_t{1} << 58}, at::kByte)}};
+  EXPECT_NE(fault(kMxfp4).find("e.x_blocks"), std::string::npos);
+  tensors = {{"w", tensor::full({1, 2, 4, 4}, 1.0, at::kFloat).to(at::kFloat8_e4m3fn)},
+             {"w_scale_inv", tensor::full({1, 2, 1, 1}, 1.0, at::kFloat)}};
+  EXPECT_NE(fault(kFp8).find("w_scale_inv"), std::string::npos) << "stacks of stacks";
   tensors = {{"e.x_blocks", bytes({2, 3, 2, 8}, 0)}, {"e.x_scales", bytes({2, 3, 2}, 0)}};
   EXPECT_NE(fault(kMxfp4).find("e.x_blocks"), std::string::npos);
 }

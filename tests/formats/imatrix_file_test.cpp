@@ -171,6 +171,12 @@ TEST_F(ImatrixFileTest, DamagedGgufFormsAreRefused) {
   expect_refused(file_bytes(path), "tensor \"w.counts\" is neither sums nor the counts of some");
   write_gguf({{"w.in_sum2", {1, 2}}, {"w.counts", {1, 2}}});
   expect_refused(file_bytes(path), "has sums of 1 experts and counts of 2");
+  write_gguf({{"w.in_sum2", {0, 2}}, {"w.counts", {0}}});
+  expect_refused(file_bytes(path), "sum 1 of \"w\" is 2 (at byte ");
+  write_gguf({{"w.in_sum2", {1, 2}}, {"w.counts", {1}}});
+  const std::string whole = file_bytes(path);
+  expect_refused(whole + '\0',
+                 str("ends at byte ", whole.size(), " by its header, the file has ", whole.size() + 1));
   gguf::Metadata metadata;
   metadata.set("general.type", std::string("imatrix"));
   gguf::write(path, metadata, {}, [](size_t, const gguf::Append&) {});
@@ -189,7 +195,7 @@ TEST_F(ImatrixFileTest, DamagedLegacyFormsAreRefused) {
       EXPECT_EQ(error_of([&] { (void)read_importance(path); }).kind(), ErrorKind::corrupt_data) << size;
     }
   }
-  expect_refused(good + "x", "1 bytes too many");
+  expect_refused(good + "x", str("1 bytes too many at its end (at byte ", good.size(), ")"));
   const std::string huge = raw(std::numeric_limits<int32_t>::max()), negative = raw(int32_t{-1});
   for (const std::string& count : {huge, negative, raw(int32_t{0})}) {
     expect_refused(count + good.substr(4), "expected a number of weights, found ");
@@ -200,6 +206,8 @@ TEST_F(ImatrixFileTest, DamagedLegacyFormsAreRefused) {
   expect_refused(raw(int32_t{1}) + entry("w", 0, {1, 2}), "\"w\" has 0 calls");
   expect_refused(raw(int32_t{2}) + entry("w", 1, {1}) + entry("w", 1, {1}), "\"w\" is there twice");
   expect_refused(raw(int32_t{1}) + entry("w", 1, {1}) + raw(int32_t{-2}), "has -2 chunks");
+  // Zeros behind the last weight are no chunks.
+  expect_refused(raw(int32_t{1}) + entry("w", 1, {1}) + std::string(8, '\0'), "has 0 chunks");
 }
 
 }  // namespace

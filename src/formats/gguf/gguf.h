@@ -111,6 +111,8 @@ class File {
   const Metadata& metadata() const noexcept { return metadata_; }
   // In file order.
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
+  // Where the last tensor ends, with what fills it up to the alignment; a file may be longer, or end without the filling.
+  uint64_t end() const noexcept { return end_; }
   // Null when there is none.
   const Tensor* find(std::string_view name) const;
   // Throws invalid_argument naming file and tensor.
@@ -120,6 +122,7 @@ class File {
  private:
   std::shared_ptr<const MappedFile> file_;
   uint32_t version_ = 0;
+  uint64_t end_ = 0;
   Metadata metadata_;
   std::vector<Tensor> tensors_;
   std::map<std::string, size_t, std::less<>> places_;

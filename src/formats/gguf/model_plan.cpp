@@ -77,8 +77,10 @@ Sources find_sources(const Checkpoint& checkpoint, const Metadata& metadata) {
     if (is_left_out(name, tied)) continue;
     const auto mapped = mapped_name(name, type);
     if (!mapped) {
+      // Of experts, only what lies otherwise than row by row is still a stack here.
       throw Error(ErrorKind::unsupported, where, str("tensor ", quote_name(name), " has no name in GGUF"),
-                  "convert a model of the plain architecture");
+                  stored.shape.size() == 3 ? "save the model with a tensor for each expert's matrix"
+                                           : "convert a model of the plain architecture");
     }
     TensorSource& source = sources[mapped->name];
     if (!source.names.emplace(mapped->expert, name).second) {

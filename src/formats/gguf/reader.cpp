@@ -15,7 +15,6 @@ namespace gramian::gguf {
 namespace {
 
 constexpr const char* kRemedy = "download or write the file again";
-constexpr uint32_t kStringType = 8, kArrayType = 9;
 // Least bytes of a key with its value, and of a tensor's description: what a count can promise.
 constexpr uint64_t kKeyBytesMin = 8 + 1 + 4 + 1, kTensorBytesMin = 8 + 1 + 4 + 4 + 8;
 
@@ -240,6 +239,7 @@ File::File(const std::filesystem::path& path) : file_(std::make_shared<const Map
     tensor.data = bytes.subspan(at, size);
     at += padded(size);
   }
+  end_ = at;
 }
 
 const Tensor* File::find(std::string_view name) const {

@@ -106,7 +106,8 @@ const AddedToken* AddedTokens::find(int64_t id) const noexcept {
 std::vector<Section> AddedTokens::split(std::string_view text, bool normalized, bool parse_special) const {
   const PrefixTree& tree = normalized ? normalized_ : raw_;
   std::vector<Section> sections;
-  size_t done = 0;  // everything in front of it is in `sections`
+  size_t done = 0;                        // everything in front of it is in `sections`
+  size_t white_begin = 1, white_end = 0;  // of the run that was measured last; none
   for (size_t at = 0; at < text.size();) {
     const PrefixTree::Hit hit = tree.longest(text.substr(at));
     if (hit.length == 0) {
@@ -118,8 +119,16 @@ std::vector<Section> AddedTokens::split(std::string_view text, bool normalized, 
     const AddedToken& token = tokens_[hit.value];
     if (token.special && !parse_special) continue;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip) begin = std::max(done, begin - trailing_white_space(text.substr(0, begin)));
-    if (token.rstrip) end += leading_white_space(text.substr(end));
+    // White space is measured once, however many tokens stand in it.
+    if (token.lstrip)
+      begin = begin <= done ? done : begin - trailing_white_space(text.substr(done, begin - done));
+    if (token.rstrip) {
+      if (end < white_begin || end > white_end) {
+        white_begin = end;
+        white_end = end + leading_white_space(text.substr(end));
+      }
+      end = white_end;
+    }
     if (begin > done) sections.push_back({text.substr(done, begin - done), nullptr});
     // Of a match inside white space that the token before swallowed, lstrip leaves nothing: no token then.
     if (begin >= end) continue;

@@ -1,5 +1,6 @@
 #include "formats/tokenizer/decoder.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -28,6 +29,12 @@ std::optional<char> fallback_byte(const std::string& token) {
   return static_cast<char>(high << 4 | low);
 }
 
+size_t size_of(const std::vector<std::string>& tokens) {
+  size_t size = 0;
+  for (const std::string& token : tokens) size += token.size();
+  return size;
+}
+
 std::string join(const std::vector<std::string>& tokens) {
   std::string text;
   for (const std::string& token : tokens) text += token;
@@ -53,7 +60,7 @@ void Decoder::add(const JsonNode& node, int depth) {
     steps_.emplace_back(Replace{read_pattern(node["pattern"]), node["content"].string()});
   } else if (type == "Strip") {
     Strip strip{node["content"].string(), node["start"].count(kStripMax), node["stop"].count(kStripMax)};
-    if (strip.content.empty()) throw node["content"].corrupt("expected one character, found none");
+    node["content"].require_character();
     steps_.emplace_back(std::move(strip));
   } else if (type == "Sequence") {
     if (depth == kMaxDepth) throw node.unsupported(str("a sequence nested deeper than ", kMaxDepth));
@@ -68,8 +75,9 @@ bool Decoder::only_byte_level() const noexcept {
 }
 
 std::string Decoder::operator()(std::vector<std::string> tokens) const {
+  const size_t most = replaced_max(size_of(tokens));
   for (const Step& step : steps_) {
-    std::visit([&](const auto& operation) { apply(operation, tokens); }, step);
+    std::visit([&](const auto& operation) { apply(operation, tokens, most); }, step);
   }
   return join(tokens);
 }
@@ -77,6 +85,7 @@ std::string Decoder::operator()(std::vector<std::string> tokens) const {
 bool Decoder::settles(const std::string& token) const {
   if ((*this)({kAnchor}) != kAnchor) return false;
   std::vector<std::string> tokens{token};
+  const size_t most = replaced_max(token.size());
   bool fused = false;
   for (const Step& step : steps_) {
     if (std::holds_alternative<ByteLevel>(step)) return false;
@@ -89,17 +98,17 @@ bool Decoder::settles(const std::string& token) const {
     // A run of bytes goes on with the next token.
     if (std::holds_alternative<ByteFallback>(step) && fallback_byte(tokens[0])) return false;
     fused = std::holds_alternative<Fuse>(step);
-    std::visit([&](const auto& operation) { apply(operation, tokens); }, step);
+    std::visit([&](const auto& operation) { apply(operation, tokens, most); }, step);
   }
   return true;
 }
 
-void Decoder::apply(const ByteLevel&, std::vector<std::string>& tokens) {
+void Decoder::apply(const ByteLevel&, std::vector<std::string>& tokens, size_t) {
   for (std::string& token : tokens) token = byte_level_decode(token);
   tokens = {replace_invalid_utf8(join(tokens))};
 }
 
-void Decoder::apply(const ByteFallback&, std::vector<std::string>& tokens) {
+void Decoder::apply(const ByteFallback&, std::vector<std::string>& tokens, size_t) {
   std::vector<std::string> out;
   std::string run;
   // A run that is not UTF-8 as a whole becomes one U+FFFD per byte.
@@ -123,13 +132,16 @@ void Decoder::apply(const ByteFallback&, std::vector<std::string>& tokens) {
   tokens = std::move(out);
 }
 
-void Decoder::apply(const Fuse&, std::vector<std::string>& tokens) { tokens = {join(tokens)}; }
+void Decoder::apply(const Fuse&, std::vector<std::string>& tokens, size_t) { tokens = {join(tokens)}; }
 
-void Decoder::apply(const Replace& replace, std::vector<std::string>& tokens) {
-  for (std::string& token : tokens) token = replace_all(replace.pattern, token, replace.content);
+void Decoder::apply(const Replace& replace, std::vector<std::string>& tokens, size_t size_max) {
+  for (std::string& token : tokens) {
+    token = replace_all(replace.pattern, token, replace.content, size_max);
+    size_max -= std::min(size_max, token.size());
+  }
 }
 
-void Decoder::apply(const Strip& strip, std::vector<std::string>& tokens) {
+void Decoder::apply(const Strip& strip, std::vector<std::string>& tokens, size_t) {
   for (std::string& token : tokens) {
     std::string_view text = token;
     for (int64_t i = 0; i < strip.start && text.starts_with(strip.content); ++i) {

@@ -39,11 +39,12 @@ class Decoder {
   using Step = std::variant<ByteLevel, ByteFallback, Fuse, Replace, Strip>;
 
   void add(const JsonNode& node, int depth);
-  static void apply(const ByteLevel& step, std::vector<std::string>& tokens);
-  static void apply(const ByteFallback& step, std::vector<std::string>& tokens);
-  static void apply(const Fuse& step, std::vector<std::string>& tokens);
-  static void apply(const Replace& step, std::vector<std::string>& tokens);
-  static void apply(const Strip& step, std::vector<std::string>& tokens);
+  // `size_max`: of all tokens together.
+  static void apply(const ByteLevel& step, std::vector<std::string>& tokens, size_t size_max);
+  static void apply(const ByteFallback& step, std::vector<std::string>& tokens, size_t size_max);
+  static void apply(const Fuse& step, std::vector<std::string>& tokens, size_t size_max);
+  static void apply(const Replace& step, std::vector<std::string>& tokens, size_t size_max);
+  static void apply(const Strip& step, std::vector<std::string>& tokens, size_t size_max);
 
   std::vector<Step> steps_;
 };

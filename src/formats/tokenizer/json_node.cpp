@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "formats/tokenizer/unicode.h"
+
 namespace gramian::tokenizer {
 namespace {
 
@@ -39,6 +41,10 @@ class DuplicateKeys {
 
 Json parse(const std::string& text, const std::string& where) {
   DuplicateKeys duplicates(where);
+  // The parser takes a NUL for the end of the text and would not look at what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string::npos)
+    throw Error(ErrorKind::corrupt_data, where, str("not valid JSON: a NUL at byte ", nul),
+                "download the file again");
   try {
     return Json::parse(
         text, [&](int, Json::parse_event_t event, Json& parsed) { return duplicates(event, parsed); });
@@ -96,6 +102,13 @@ const JsonNode& JsonNode::require_array() const {
 const JsonNode& JsonNode::require_object() const {
   if (value_ == nullptr || !value_->is_object()) throw wrong_type("an object");
   return *this;
+}
+
+void JsonNode::require_character() const {
+  const std::string& text = string();
+  const size_t begin = text.empty() ? 0 : utf8_length(text[0]);
+  if (text.empty() || text.size() != begin)
+    throw corrupt(str("expected one character, found ", text.empty() ? "none" : "\"" + text + "\""));
 }
 
 Error JsonNode::wrong_type(const char* expected) const {

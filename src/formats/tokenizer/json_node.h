@@ -48,6 +48,8 @@ class JsonNode {
   const std::string& type() const { return (*this)["type"].string(); }
   const JsonNode& require_array() const;
   const JsonNode& require_object() const;
+  // A string of one code point.
+  void require_character() const;
 
   // Error with kind corrupt_data naming the file and the path.
   Error corrupt(const std::string& what) const;

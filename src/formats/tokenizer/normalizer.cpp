@@ -73,7 +73,8 @@ Regex read_pattern(const JsonNode& node) {
   return Regex::literal(literal.string(), node.file() + ": " + literal.path());
 }
 
-std::string replace_all(const Regex& pattern, std::string_view text, std::string_view content) {
+std::string replace_all(const Regex& pattern, std::string_view text, std::string_view content,
+                        size_t size_max) {
   std::vector<ByteRange> matches;
   pattern.find_all(text, matches);
   std::string out;
@@ -81,6 +82,10 @@ std::string replace_all(const Regex& pattern, std::string_view text, std::string
   for (const ByteRange& match : matches) {
     out.append(text.substr(from, match.begin - from)).append(content);
     from = match.end;
+    if (out.size() > size_max)
+      throw Error(ErrorKind::corrupt_data, pattern.where(),
+                  str("the replacements make more than ", size_max, " bytes of a text of ", text.size()),
+                  "the tokenizer's replacement is too long for this text");
   }
   return out.append(text.substr(from));
 }
@@ -114,21 +119,23 @@ void Normalizer::add(const JsonNode& node, int depth) {
 std::string Normalizer::operator()(std::string_view text) const {
   std::string out(text);
   for (const Step& step : steps_) {
-    out = std::visit([&](const auto& operation) { return apply(operation, out); }, step);
+    if (const auto* replace = std::get_if<Replace>(&step)) {
+      out = apply(*replace, out, replaced_max(text.size()));
+    } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
+      out = apply(*prepend, out);
+    } else {
+      out = normalize_unicode(out, std::get<UnicodeForm>(step));
+    }
   }
   return out;
-}
-
-std::string Normalizer::apply(const UnicodeForm& form, std::string_view text) {
-  return normalize_unicode(text, form);
 }
 
 std::string Normalizer::apply(const Prepend& prepend, std::string_view text) {
   return text.empty() ? std::string() : prepend.text + std::string(text);
 }
 
-std::string Normalizer::apply(const Replace& replace, std::string_view text) {
-  return replace_all(replace.pattern, text, replace.content);
+std::string Normalizer::apply(const Replace& replace, std::string_view text, size_t size_max) {
+  return replace_all(replace.pattern, text, replace.content, size_max);
 }
 
 }  // namespace gramian::tokenizer

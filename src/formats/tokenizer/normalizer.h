@@ -36,16 +36,18 @@ class Normalizer {
   using Step = std::variant<UnicodeForm, Prepend, Replace>;
 
   void add(const JsonNode& node, int depth);
-  static std::string apply(const UnicodeForm& form, std::string_view text);
   static std::string apply(const Prepend& prepend, std::string_view text);
-  static std::string apply(const Replace& replace, std::string_view text);
+  static std::string apply(const Replace& replace, std::string_view text, size_t size_max);
 
   std::vector<Step> steps_;
 };
 
 // A "pattern" member: {"String": ...} or {"Regex": ...}.
 Regex read_pattern(const JsonNode& node);
-// Every match of `pattern` in `text` replaced by `content`.
-std::string replace_all(const Regex& pattern, std::string_view text, std::string_view content);
+// What a text of so many bytes may become by replacements: a few steps that double it are a file's way to fill the memory.
+inline size_t replaced_max(size_t bytes) noexcept { return (size_t{1} << 20) + 64 * bytes; }
+// Every match of `pattern` in `text` replaced by `content`. Throws corrupt_data where that takes more than `size_max` bytes.
+std::string replace_all(const Regex& pattern, std::string_view text, std::string_view content,
+                        size_t size_max);
 
 }  // namespace gramian::tokenizer

@@ -52,6 +52,7 @@ PostProcessor::Template PostProcessor::read_template(const JsonNode& node) {
       throw sequence["id"].corrupt(
           str("expected \"A\" in the template of a single text, found \"", id, "\""));
     }
+    if (has_sequence) throw item.unsupported("a template that holds the text twice");
     has_sequence = true;
     parts.emplace_back();
   }

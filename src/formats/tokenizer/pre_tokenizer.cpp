@@ -144,7 +144,7 @@ void PreTokenizer::add_byte_level(const JsonNode& node) {
 
 PreTokenizer::Metaspace PreTokenizer::read_metaspace(const JsonNode& node) {
   Metaspace metaspace{node["replacement"].string(), PrependScheme::always, {}};
-  if (metaspace.replacement.empty()) throw node["replacement"].corrupt("expected one character, found none");
+  node["replacement"].require_character();
   const JsonNode scheme = node["prepend_scheme"];
   if (scheme.has_value()) {
     const std::string& name = scheme.string();

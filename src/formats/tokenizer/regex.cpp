@@ -107,20 +107,19 @@ class Matcher {
       : code_(code),
         text_(text),
         data_(pcre2_match_data_create(1, nullptr)),
-        context_(pcre2_match_context_create(nullptr)) {
+        context_(pcre2_match_context_create(nullptr)),
+        steps_(10'000'000 + 100 * static_cast<uint64_t>(text.size())) {
     GRAMIAN_CHECK(data_ != nullptr && context_ != nullptr, "no memory for a PCRE2 match");
-    // Backtracking through a run as long as the text is legitimate (PCRE2's own limit of ten million steps is
-    // too small for a text of some megabytes), exponential blow-up is not.
-    const uint64_t limit = 10'000'000 + 100 * static_cast<uint64_t>(text.size());
-    pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(std::min<uint64_t>(
-                                              limit, std::numeric_limits<uint32_t>::max())));
+    pcre2_set_heap_limit(context_.get(),
+                         kHeapMin + static_cast<uint32_t>(std::min<size_t>(text.size(), kHeapMin)));
   }
 
   // The first match at or behind `from`; false when there is none.
   bool next(size_t from, ByteRange& range, const std::string& where) {
-    int result = match(from, PCRE2_NO_UTF_CHECK);
+    int result = match_within_steps(from, PCRE2_NO_UTF_CHECK);
     // The JIT's stack is small and fixed; the interpreter takes its memory from the heap.
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT)
+      result = match_within_steps(from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT);
     if (result == PCRE2_ERROR_NOMATCH) return false;
     if (result < 0) {
       throw Error(ErrorKind::corrupt_data, where,
@@ -138,6 +137,24 @@ class Matcher {
   }
 
  private:
+  static constexpr uint32_t kHeapMin = 64 << 10;  // KiB
+  static constexpr uint64_t kFewSteps = 10'000;
+
+  // Backtracking through a run as long as the text is legitimate, exponential blow-up is not, nor is a match of each place that
+  // takes as long as the text: all matches together have `steps_`, of which those that need few take none. What a match took is
+  // known by the limit that let it end.
+  int match_within_steps(size_t from, uint32_t options) {
+    constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
+    for (uint64_t limit = kFewSteps;;) {
+      pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(std::min(limit, kMost)));
+      const int result = match(from, options);
+      const bool ended = result != PCRE2_ERROR_MATCHLIMIT;
+      if (limit > kFewSteps) steps_ -= std::min(limit, steps_);
+      if (ended || steps_ <= kFewSteps) return result;
+      limit = std::min(4 * limit, steps_);
+    }
+  }
+
   int match(size_t from, uint32_t options) {
     return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), from, options,
                        data_.get(), context_.get());
@@ -147,9 +164,12 @@ class Matcher {
   std::string_view text_;
   MatchData data_;
   MatchContext context_;
+  uint64_t steps_;
 };
 
 }  // namespace
+
+const std::string& Regex::where() const noexcept { return state_->where; }
 
 void Regex::find_all(std::string_view text, std::vector<ByteRange>& matches) const {
   Matcher matcher(state_->code.get(), text);

@@ -33,9 +33,11 @@ class Regex {
 
   // All matches from left to right, which do not overlap; an empty match directly behind a match is left out
   // (as in Oniguruma's Rust binding). `text` is well-formed UTF-8. Appends to `matches`. Thread-safe. Throws
-  // corrupt_data when the match runs over its limit of steps, which grows with the text.
+  // corrupt_data when the matches run over their limit of steps, which grows with the text.
   void find_all(std::string_view text, std::vector<ByteRange>& matches) const;
   bool matches_somewhere(std::string_view text) const;
+  // Its place, for errors.
+  const std::string& where() const noexcept;
 
  private:
   struct State;

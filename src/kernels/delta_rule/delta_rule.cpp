@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "kernels/delta_rule/delta_rule_ref.h"
 #include "kernels/float16.h"
+#include "kernels/wide_vectors.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -63,6 +64,7 @@ constexpr int64_t panel_rows(int64_t d_k) { return padded(d_k + kTileRowsMax); }
 
 #define GRAMIAN_BODY "kernels/delta_rule/delta_rule-inl.h"
 #include "kernels/each_fma_level.h"
+#include "kernels/wide_vectors.h"
 
 struct alignas(64) CacheLine {
   float value[kPad];

@@ -7,6 +7,8 @@
 #include <new>
 #include <vector>
 
+#include "kernels/wide_vectors.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -47,6 +49,7 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) { return sum + a * b;
 
 #define GRAMIAN_BODY "kernels/factor/factor-inl.h"
 #include "kernels/each_fma_level.h"
+#include "kernels/wide_vectors.h"
 
 struct Functions {
   decltype(&baseline::finish_diagonal) finish_diagonal;

@@ -5,6 +5,7 @@
 
 #include "kernels/float16.h"
 #include "kernels/gram/gram_ref.h"
+#include "kernels/wide_vectors.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -34,7 +35,7 @@ GRAMIAN_TARGET inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #undef GRAMIAN_TARGET
 }  // namespace avx2
 
-#define GRAMIAN_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#define GRAMIAN_AVX512 "avx512f,avx512bw,avx512dq,avx512vl" GRAMIAN_WIDE_VECTORS
 typedef float Floats512 __attribute__((vector_size(64)));
 [[gnu::target(GRAMIAN_AVX512)]] inline Floats512 load512(const Unit* units) {
   return _mm512_castsi512_ps(_mm512_load_si512(units));

@@ -1,6 +1,7 @@
 #include "kernels/gram/rows.h"
 
 #include "kernels/float16.h"
+#include "kernels/wide_vectors.h"
 
 namespace gramian::gram {
 namespace {
@@ -63,7 +64,7 @@ template <class F>
 GRAMIAN_ROWS_LEVEL(reference, )
 #if defined(__x86_64__)
 GRAMIAN_ROWS_LEVEL(avx2, [[gnu::target("avx2")]])
-GRAMIAN_ROWS_LEVEL(avx512, [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]])
+GRAMIAN_ROWS_LEVEL(avx512, [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl" GRAMIAN_WIDE_VECTORS)]])
 #endif
 
 struct Functions {

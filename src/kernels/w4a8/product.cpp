@@ -5,6 +5,7 @@
 
 #include "kernels/float16.h"
 #include "kernels/w4a8/product_ref.h"
+#include "kernels/wide_vectors.h"
 
 #if defined(__x86_64__)
 // g++ 12 takes the undefined operands in its own header for ours.
@@ -110,7 +111,7 @@ GRAMIAN_ROW_SUM
 #undef GRAMIAN_TARGET
 }  // namespace avx2
 
-#define GRAMIAN_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#define GRAMIAN_AVX512 "avx512f,avx512bw,avx512dq,avx512vl" GRAMIAN_WIDE_VECTORS
 namespace wide {
 #define GRAMIAN_TARGET [[gnu::target(GRAMIAN_AVX512)]]
 constexpr int kBytes = 64, kHeldRows = 12;

@@ -1,6 +1,7 @@
 #include "kernels/w4a8/w4a8.h"
 
 #include "kernels/w4a8/w4a8-inl.h"
+#include "kernels/wide_vectors.h"
 
 namespace gramian::w4a8 {
 namespace {
@@ -18,7 +19,7 @@ namespace {
   }
 #define GRAMIAN_BASELINE
 #define GRAMIAN_AVX2 [[gnu::target("avx2")]]
-#define GRAMIAN_AVX512 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]]
+#define GRAMIAN_AVX512 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl" GRAMIAN_WIDE_VECTORS)]]
 
 GRAMIAN_W4A8_FLOATS(reference, GRAMIAN_BASELINE)
 #if defined(__x86_64__)

@@ -142,6 +142,9 @@ class Reader {
     const bool is_parent = !parent[0].empty() && (name == kExpert || name == split(parent[0], '.').back());
     const Spellings spellings = is_parent ? parent : join_all(parent, token.names);
     const std::string& path = spellings[0];
+    // An expert's name would not lead back to it.
+    if (has_placeholder(path) && path != with_placeholders(path))
+      fail("'" + path + "'", "has a number, or nothing between two dots, beside '#'");
     const LeafSpec spec{.digit = token.digit.value_or(0),
                         .tag = token.tag,
                         .quantize = !silent && !token.silent && !token.capture_only};

@@ -135,6 +135,8 @@ TEST(LayerTree, WhatIsNoTree) {
   refused(R"(["#", {"a": ["b:12345678901234567890"]}])", "too large");
   refused(R"(["#", {"a:in=x": ["b"]}])", "belongs to a leaf");
   refused(R"(["#", {"e": {"#": {"f": {"#": ["b"]}}}}])", "experts inside experts");
+  refused(R"(["#", {"e": {"#": ["a.2.b"]}}])", "beside '#'");
+  refused(R"(["#", {"e": {"#": ["a..b"]}}])", "beside '#'");
 }
 
 }  // namespace
