@@ -9,16 +9,24 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from .errors import refuse
+
 # A rank waits for others while these solve their modules.
 TIMEOUT_SECONDS = float(os.environ.get("GRAMIAN_RANK_TIMEOUT", "1800"))
 
 
 class Group:
-    """The process group of this job, over Gloo: rank, size, and two operations in place that raise when a rank does not answer."""
+    """The process group of this job, over Gloo: rank, size, and two operations in place that raise when a rank does not answer. Raises
+    GramianError where the ranks do not find each other."""
 
     def __init__(self) -> None:
         _choose_interface()
-        dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
+        try:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
+        except RuntimeError as error:
+            raise refuse(f"rank {os.environ.get('RANK')} of {os.environ.get('WORLD_SIZE')}",
+                         f"does not reach the others: {str(error).splitlines()[0]}",
+                         "check --master-addr, the hosts' firewalls and GLOO_SOCKET_IFNAME (docs/python.md)", "io") from error
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def sum(self, values: torch.Tensor) -> None:

@@ -109,6 +109,16 @@ class TwoHosts(TestCase):
             self.finish(self.start(out, "--resume"))
             self.assertEqual(self.weights(out), self.one_host(self.folder / f"one{dead}"))
 
+    def test_hosts_that_listen_where_no_other_is(self):
+        """What Gloo does by itself where a host's own name is a loopback address."""
+        jobs = self.start(self.folder / "out", GLOO_SOCKET_IFNAME="lo", GRAMIAN_RANK_TIMEOUT="15")
+        for _ in range(3600):
+            ended = [job for job in jobs if job.poll() is not None]
+            if ended:
+                break
+            time.sleep(0.05)
+        self.assertRegex(ended[0].communicate()[1], "does not reach the others.*127.0.0.1.*GLOO_SOCKET_IFNAME")
+
     def test_a_host_that_falls_silent(self):
         out = self.folder / "out"
         jobs = self.start(out, GRAMIAN_RANK_TIMEOUT="15")
