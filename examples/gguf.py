@@ -1,16 +1,12 @@
-"""A GGUF file for llama.cpp from a model in memory: python examples/gguf.py MODEL TEXT OUTPUT.gguf [flags of gramian quantize]
-
-GGUF knows the tensors of an architecture by their names, so the program's own forward quantizes what the model saves.
-"""
-import subprocess
+"""A GGUF file for llama.cpp in ten lines: python examples/gguf.py MODEL TEXT OUTPUT.gguf [TYPE]"""
 import sys
-import tempfile
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-folder, text, output, *flags = sys.argv[1:]
-with tempfile.TemporaryDirectory() as plain:
-    AutoModelForCausalLM.from_pretrained(folder, dtype="auto").save_pretrained(plain)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(plain)
-    subprocess.run([sys.executable, "-m", "gramian", "quantize", plain, "-o", output, "--method", "imatrix", "--calibration", text,
-                    *(flags or ["--type", "q4_k", "--samples", "64"])], check=True)
+import gramian
+
+folder, text, output, *kind = sys.argv[1:]
+model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+tokenizer = AutoTokenizer.from_pretrained(folder)
+report = gramian.quantize(model, text, tokenizer=tokenizer, output=output, method="imatrix", type=(kind or ["q4_k"])[0], samples=64)
+print(f"{len(report['modules'])} modules, {report['bits_per_weight']:.3f} bits per weight, in {output}")

@@ -43,14 +43,20 @@ CELLS = [
     ("gptq, 4 bits, by `gramian.quantize()`", {"method": "gptq"}, "GPTQ_TORCH", "float16", 0.01, 1e-4),
     ("compressed-tensors, W4A16, by `gramian.quantize()`", {"method": "gptq", "format": "compressed-tensors"}, "transformers", "float32",
      1e-3, 1e-6),
+    ("gptq, 8 bits", [*GPTQ, "--bits", "8"], "GPTQ_TORCH", "float16", 0.01, 1e-4),
+    ("gptq, 2 bits, groups of 64", [*GPTQ, "--bits", "2", "--group-size", "64"], "GPTQ_TORCH", "float16", 0.01, 1e-4),
     ("GGUF, F16, by `gramian convert`", ("--type", "F16"), "gguf", "float32", 1e-3, 1e-6),
+    ("GGUF, q4_k, imatrix", ["--method", "imatrix", "--type", "q4_k"], "gguf", "float32", 1e-3, 1e-6),
+    ("GGUF, iq2_xxs, imatrix", ["--method", "imatrix", "--type", "iq2_xxs"], "gguf", "float32", 1e-3, 1e-6),
+    ("GGUF, q4_k, by `gramian.quantize()`", {"method": "imatrix", "type": "q4_k"}, "gguf", "float32", 1e-3, 1e-6),
 ]
 # Type of a GGUF file and how it is made; llama.cpp rounds activations to 8 bits, so its perplexity is compared.
 BLOCKS = [
     ("F16", ("--type", "F16")),
     *((f"{kind}, {method}", ["--format", "gguf", "--method", method, "--type", kind]) for kind, method in (
-        ("q8_0", "rtn"), ("q4_0", "rtn"), ("q4_k", "imatrix"), ("q6_k", "imatrix"), ("q2_k", "gptq"), ("iq2_xxs", "imatrix"),
-        ("iq2_xxs", "gptq"))),
+        ("q8_0", "rtn"), ("q4_0", "rtn"), ("q4_1", "rtn"), ("q5_0", "rtn"), ("q5_1", "rtn"), ("iq4_nl", "imatrix"), ("q4_k", "imatrix"),
+        ("q5_k", "imatrix"), ("q6_k", "imatrix"), ("q2_k", "gptq"), ("iq2_xxs", "imatrix"), ("iq2_xxs", "gptq"))),
+    ("q4_k, by `gramian.quantize()`", {"method": "imatrix", "type": "q4_k"}),
 ]
 BLOCK_ROWS = 2
 PERPLEXITY_MOST = 0.005  # of ours
@@ -104,6 +110,8 @@ def run(*command):
 def make(how, out):
     """A checkpoint of the bundled model; returns the path to open."""
     calibration = [MODEL / "calibration.txt", 16, LENGTH]
+    if "type" in how or "--type" in how:
+        out = out.with_suffix(".gguf")
     if isinstance(how, dict):
         code = """
 import sys, torch, transformers, gramian
@@ -116,7 +124,6 @@ gramian.quantize(transformers.AutoModelForCausalLM.from_pretrained(model).eval()
         run(ROOT / ".venv" / "bin" / "python", "-W", "ignore", "-c", code, MODEL, *calibration, out, *(f"{k}={v}" for k, v in how.items()))
         del os.environ["PYTHONPATH"]
     elif isinstance(how, tuple):
-        out = out.with_suffix(".gguf")
         run(GRAMIAN, "convert", MODEL, "-o", out, "--force", "--quiet", *how)
     else:
         text, samples, length = calibration

@@ -14,12 +14,17 @@ def main() -> int:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return core.run_cli(["gramian", *arguments])
     from .distributed import Group, threads_of_rank
+    from .errors import GramianError
     if arguments[:1] != ["quantize"]:
         print("error: only quantize shares its work among ranks; start other verbs without torchrun", file=sys.stderr)
         return 2
     if not any(argument.split("=")[0] == "--threads" for argument in arguments):
         arguments += ["--threads", str(threads_of_rank())]
-    group = Group()
+    try:
+        group = Group()
+    except GramianError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     code = core.run_cli(["gramian", *arguments], group)
     if code == 0:
         group.close()

@@ -4,11 +4,18 @@
 
 #include <algorithm>
 
+#include "base/resources.h"
 #include "pipeline/batch_files.h"
 #include "pipeline/layer_record.h"
+#include "solve/factor.h"
 
 namespace gramian::python {
 namespace {
+
+// Sums that are alive at once where memory is not bounded, if there are several.
+constexpr int64_t kSumBytes = int64_t{4} << 30;
+// Kernels' packing buffers, fragments of the heap, a batch in the layer.
+constexpr int64_t kSlack = int64_t{48} << 20;
 
 // For calls into Python out of a job: takes the interpreter's lock, lets Ctrl-C through, and makes ordinary tensors.
 class Call {
@@ -72,6 +79,7 @@ HookForward::HookForward(const py::object& driver, const Subject& subject, declt
   driver_ = driver;
   tokens_ = driver_.attr("tokens").cast<int64_t>();
   batches_ = driver_.attr("batches").cast<int64_t>();
+  if (options_.memory_bytes) refuse_small_memory();
 }
 
 HookForward::~HookForward() {
@@ -87,13 +95,71 @@ std::vector<HookForward::Sum> HookForward::make_sums(const Pauses& pauses) const
       Sum& sum = sums.emplace_back(Sum{.modules = std::move(modules), .first = first});
       first = false;
       sum.expert = subject_.experts.contains(sum.modules[0]->name);
-      sum.make(options_);
     }
   }
   return sums;
 }
 
-void HookForward::fill(std::vector<Sum>& sums, const std::function<py::object(const py::dict&)>& collect) {
+int64_t HookForward::sum_bytes(const Sum& sum) const {
+  return partial_bytes(options_.statistic, sum.modules[0]->in_features);
+}
+
+int64_t HookForward::solving_bytes(const Sum& sum) const {
+  const int64_t columns = sum.modules[0]->in_features;
+  int64_t rows = 0;
+  for (const Linear* module : sum.modules) rows = std::max(rows, module->out_features);
+  return 13 * rows * columns + (options_.statistic == Statistic::hessian ? factor_bytes(columns) : 0);
+}
+
+int64_t HookForward::replaced_bytes(const Sum& sum) const {
+  int64_t values = 0;
+  for (const Linear* module : sum.modules) values += module->out_features * module->in_features;
+  return 2 * values * static_cast<int64_t>(c10::elementSize(subject_.dtype));
+}
+
+void HookForward::refuse_small_memory() const {
+  int64_t most = 0;
+  for (const std::vector<Linear>& layer : subject_.layers) {
+    int64_t weights = 0, largest = 0;
+    for (Linear linear : layer) {
+      const Sum sum{.modules = {&linear}};
+      weights += replaced_bytes(sum);
+      largest = std::max(largest, sum_bytes(sum) + solving_bytes(sum));
+    }
+    most = std::max(most, weights + largest);
+  }
+  const int64_t needed = resident_bytes() + most + kSlack;
+  if (needed <= *options_.memory_bytes) return;
+  throw Error(ErrorKind::unsupported, "memory",
+              str("the job needs at least ", (needed + (1 << 20) - 1) >> 20, " MiB, the model and its rows' ",
+                  "activations among them, allowed are ", *options_.memory_bytes >> 20, " MiB"),
+              "allow more memory, or take fewer or shorter rows; `python -m gramian quantize` of the saved "
+              "model needs one "
+              "layer of it at a time");
+}
+
+void HookForward::take(std::vector<Sum> sums, const std::function<py::object(const py::dict&)>& collect,
+                       const Solver& solve) {
+  for (size_t begin = 0, end = 0; begin < sums.size(); begin = end) {
+    const int64_t left =
+        options_.memory_bytes ? *options_.memory_bytes - resident_bytes() - kSlack : kSumBytes;
+    int64_t bytes = 0, solving = 0;
+    if (options_.memory_bytes) {
+      for (size_t i = begin; i < sums.size(); ++i) bytes += replaced_bytes(sums[i]);
+    }
+    for (end = begin; end < sums.size(); ++end) {
+      bytes += sum_bytes(sums[end]);
+      if (options_.memory_bytes) solving = std::max(solving, solving_bytes(sums[end]));
+      if (end > begin && bytes + solving > left) break;
+    }
+    const std::span<Sum> wave(sums.data() + begin, end - begin);
+    for (Sum& sum : wave) sum.make(options_);
+    fill(wave, collect);
+    solve_each(wave, solve);
+  }
+}
+
+void HookForward::fill(std::span<Sum> sums, const std::function<py::object(const py::dict&)>& collect) {
   double seconds = 0;
   timed(seconds, [&] {
     const Call call;
@@ -105,7 +171,7 @@ void HookForward::fill(std::vector<Sum>& sums, const std::function<py::object(co
   for (Sum& sum : sums) sum.seconds = seconds / static_cast<double>(sums.size());
 }
 
-void HookForward::solve_each(std::vector<Sum>& sums, const Solver& solve) {
+void HookForward::solve_each(std::span<Sum> sums, const Solver& solve) {
   for (Sum& sum : sums) {
     PauseStatistics statistics{.hessian = {},
                                .blocks = {},
@@ -154,10 +220,9 @@ void HookForward::run_layer(size_t index, const Solver& solve, bool with_statist
       }
       return;
     }
-    std::vector<Sum> sums = make_sums(together);
-    if (sums.empty()) return;
-    fill(sums, [&](const py::dict& by_leader) { return driver_.attr("collect")(index, by_leader); });
-    solve_each(sums, solve);
+    take(
+        make_sums(together),
+        [&](const py::dict& by_leader) { return driver_.attr("collect")(index, by_leader); }, solve);
   };
   if (options_.sequential != Sequential::subset) {
     step(pauses);
@@ -178,9 +243,9 @@ void HookForward::run_layer(size_t index, const Solver& solve, bool with_statist
 }
 
 void HookForward::run_head(Linear& head, const Solver& solve) {
-  std::vector<Sum> sums = make_sums({{&head}});
-  fill(sums, [&](const py::dict& by_leader) { return driver_.attr("collect_head")(by_leader); });
-  solve_each(sums, solve);
+  take(
+      make_sums({{&head}}),
+      [&](const py::dict& by_leader) { return driver_.attr("collect_head")(by_leader); }, solve);
 }
 
 std::vector<at::Tensor> HookForward::hidden() const {

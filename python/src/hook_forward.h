@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "bindings.h"
@@ -16,6 +18,8 @@ struct HookOptions {
   Sequential sequential = Sequential::subset;
   Statistic statistic = Statistic::hessian;
   AccumulationSettings accumulation;
+  // Bound of the process's resident memory, which the sums that are alive at once have to keep.
+  std::optional<int64_t> memory_bytes = std::nullopt;
   Log* log = nullptr;
 };
 
@@ -27,8 +31,12 @@ struct HookOptions {
 //   replace(layer, name, weight)         the module goes on with `weight` [out, in]
 //   finish(layer)                        runs all batches to the layer's end
 //   hidden(), set_hidden(tensors)        what the next layer gets, one tensor a batch
+//
+// Where the sums of a step do not fit into memory together, its batches run once for each part of them: nothing is replaced between the
+// parts, so that the bytes are the same.
 class HookForward final : public LayerForward {
  public:
+  // Throws unsupported where memory does not hold even one sum, what solves its modules, and the weights that are replaced in a layer.
   HookForward(const py::object& driver, const Subject& subject, decltype(SumOptions::share) share,
               const HookOptions& options);
   ~HookForward() override;
@@ -45,9 +53,17 @@ class HookForward final : public LayerForward {
   struct Sum;
   using Pauses = std::vector<std::vector<Linear*>>;
   std::vector<Sum> make_sums(const Pauses& pauses) const;
-  // `collect`: the driver's method, called with the sums by their leaders.
-  void fill(std::vector<Sum>& sums, const std::function<py::object(const py::dict&)>& collect);
-  static void solve_each(std::vector<Sum>& sums, const Solver& solve);
+  // Takes them, as many at a time as fit, and has them solved. `collect`: the driver's method, called with sums by their leaders.
+  void take(std::vector<Sum> sums, const std::function<py::object(const py::dict&)>& collect,
+            const Solver& solve);
+  void fill(std::span<Sum> sums, const std::function<py::object(const py::dict&)>& collect);
+  static void solve_each(std::span<Sum> sums, const Solver& solve);
+  int64_t sum_bytes(const Sum& sum) const;
+  // Beside the sums: the factor, and the widest module while it is solved (docs/memory.md).
+  int64_t solving_bytes(const Sum& sum) const;
+  // Of the solved weights, which wait for the step's end and then stand in the model beside the original ones.
+  int64_t replaced_bytes(const Sum& sum) const;
+  void refuse_small_memory() const;
   std::vector<at::Tensor> hidden() const;
 
   py::object driver_;

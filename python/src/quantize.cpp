@@ -3,11 +3,13 @@
 
 #include <pybind11/stl/filesystem.h>
 
-#include "base/file.h"
+#include "base/format.h"
 #include "bindings.h"
 #include "cli/solve_flags.h"
+#include "formats/gguf/convert.h"
 #include "hook_forward.h"
 #include "pipeline/method.h"
+#include "pipeline/preflight.h"
 #include "pipeline/recipe.h"
 
 namespace gramian::python {
@@ -96,7 +98,9 @@ void prefer(std::optional<Value>& under, const std::optional<Value>& over) {
 // `settings`: gramian/job.py writes it.
 QuantizeJob job_of(const Json& settings) {
   QuantizeJob job;
-  job.source = settings.at("name").get<std::string>();
+  job.source = settings.at("source").get<std::string>();
+  if (settings.at("calibration") != "") job.calibration = settings.at("calibration").get<std::string>();
+  if (settings.at("imatrix") != "") job.imatrix = settings.at("imatrix").get<std::string>();
   job.output = settings.at("output").get<std::string>();
   job.batch = settings.at("batch");
   if (!settings.at("compat").is_null()) {
@@ -133,17 +137,33 @@ QuantizeJob job_of(const Json& settings) {
   job.resume = settings.at("resume");
   job.statistics = settings.at("statistics").get<std::string>();
   job.telemetry = settings.at("telemetry").get<std::string>();
+  if (const auto memory = settings.at("memory").get<std::string>(); !memory.empty()) {
+    job.budget.memory_bytes = parse_bytes(memory);
+    if (!job.budget.memory_bytes)
+      throw Error(ErrorKind::invalid_argument, "memory", quote_name(memory) + " is not a size",
+                  "for example memory=\"24GiB\"");
+  }
   return job;
 }
 
-// What can be said of settings before the model runs.
-void check(const std::string& settings) {
-  const QuantizeJob job = job_of(Json::parse(settings));
+// What can be said before the model runs. `config`: the object that config.json is to hold.
+void check(const std::string& settings_text, const std::string& config) {
+  const Json settings = Json::parse(settings_text);
+  const QuantizeJob job = job_of(settings);
+  const auto name = settings.at("name").get<std::string>();
+  const LinearFormat* format = nullptr;
   Problems problems;
   problems.check([&] { job.recipe_problems.refuse(); });
   problems.check([&] { find_method(job.method); });
-  problems.check([&] { find_format(job.format); });
-  problems.check([&] { StagedDirectory::refuse_occupied(job.output, job.force); });
+  problems.check([&] { format = &find_format(job.format); });
+  problems.check([&] { refuse_output(job, format); });
+  if (format != nullptr) {
+    std::vector<std::string> said_later;
+    Problems found;
+    check_settings(name, {}, std::nullopt, *format, job.plan_options(), job.one_matrix, found, said_later);
+    problems.check([&] { found.refuse(); });
+    if (format->one_file()) problems.check([&] { gguf::model_metadata(Json::parse(config), name); });
+  }
   problems.refuse();
 }
 
@@ -155,9 +175,9 @@ std::string run(const std::string& settings_text, const py::dict& given_subject,
   RowSet rows = rows_of(given_rows);
   Log log(settings.at("quiet") == true ? LogLevel::quiet : LogLevel::normal);
   const MakeForward forward = [&](const auto& share) {
-    return std::make_unique<HookForward>(
-        driver, subject, share,
-        HookOptions{job.sequential, find_method(job.method).statistic, job.accumulation, &log});
+    return std::make_unique<HookForward>(driver, subject, share,
+                                         HookOptions{job.sequential, find_method(job.method).statistic,
+                                                     job.accumulation, job.budget.memory_bytes, &log});
   };
   const Work work;
   return quantize(job, subject, std::move(rows), forward, *pool(), log).dump();
@@ -166,7 +186,7 @@ std::string run(const std::string& settings_text, const py::dict& given_subject,
 }  // namespace
 
 void bind_quantize(py::module_& m) {
-  m.def("check_settings", &check, py::arg("settings"));
+  m.def("check_settings", &check, py::arg("settings"), py::arg("config"));
   m.def("quantize", &run, py::arg("settings"), py::arg("subject"), py::arg("rows"), py::arg("driver"));
 }
 

@@ -266,15 +266,14 @@ struct Checkpoint::State {
 };
 
 Checkpoint::Checkpoint(const fs::path& folder) : state_(std::make_unique<State>()) {
+  state_->folder = state_->side_folder = folder;
   if (gguf::is_model_file(folder)) {
-    state_->folder = folder;
     gguf::ModelFile model = gguf::open_model(folder);
     state_->config = std::move(model.config);
     state_->tensors = std::move(model.tensors);
     return;
   }
   check_folder(folder);
-  state_->folder = state_->side_folder = folder;
   Problems problems;
   problems.check([&] { state_->config = read_object(folder / kConfigName); });
   problems.check([&] {
@@ -362,7 +361,7 @@ std::vector<std::string> Checkpoint::index_faults() const {
 
 SideFiles Checkpoint::side_files() const {
   SideFiles side;
-  if (state_->side_folder.empty()) return side;
+  if (state_->side_folder.empty() || gguf::is_model_file(state_->side_folder)) return side;
   std::set<std::string> written{kConfigName, kIndexName, "quantize_config.json", "quant_config.json"};
   written.insert(state_->weight_files.begin(), state_->weight_files.end());
   collect_side_files(state_->side_folder, "", written, side);

@@ -59,7 +59,7 @@ class Checkpoint {
   // top further weights (.safetensors, .bin, .pt, .pth, .gguf and their indexes). Neither: the model's own weights,
   // config.json and a quantizer's configuration (quantize_config.json, quant_config.json). Throws io.
   SideFiles side_files() const;
-  // Where they lie: folder(), but for a model in memory.
+  // Where they lie, and what formats/model_files.h reads: folder(), but for a model in memory, where it may be empty.
   const std::filesystem::path& side_folder() const noexcept;
 
  private:

@@ -17,7 +17,7 @@ std::optional<std::string> model_text(const fs::path& model, const std::string& 
     const auto found = files.find(name);
     return found == files.end() ? std::nullopt : std::optional(std::move(found->second));
   }
-  if (!fs::exists(model / name)) return std::nullopt;
+  if (model.empty() || !fs::exists(model / name)) return std::nullopt;
   return read_text(model / name);
 }
 

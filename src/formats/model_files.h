@@ -10,7 +10,8 @@
 
 namespace gramian {
 
-// "tokenizer.json", "generation_config.json", ... of `model`; nothing where it has none. Throws io and, for a GGUF file, corrupt_data.
+// "tokenizer.json", "generation_config.json", ... of `model`; nothing where it has none, or is empty. Throws io and, for a GGUF file,
+// corrupt_data.
 std::optional<std::string> model_text(const std::filesystem::path& model, const std::string& name);
 // Where it comes from, for messages.
 std::string model_text_place(const std::filesystem::path& model, const std::string& name);

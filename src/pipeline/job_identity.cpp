@@ -99,10 +99,14 @@ Json rows_of(const std::vector<TokenRow>& rows) {
   return {{"rows", rows.size()}, {"tokens", tokens}, {"content", digest(all)}};
 }
 
-// Of each weight file, for a source that nobody read through.
+// Of each weight file, for a source that nobody read through; of what is in memory, where nothing else tells it apart, the values.
 Json stamps_of(const Checkpoint& checkpoint) {
   Json stamps = Json::object();
   for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (tensor.file == nullptr) {
+      stamps[name] = digest(tensor.bytes);
+      continue;
+    }
     const fs::path& path = tensor.file->path();
     const std::string file = path.filename().string();
     if (stamps.contains(file)) continue;

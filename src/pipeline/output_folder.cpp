@@ -49,7 +49,7 @@ void write_folder(const fs::path& path, bool force, const std::function<void(con
 }
 
 void copy_side_files(const Checkpoint& source, const fs::path& folder) {
-  for (const auto& [name, text] : told_files(source.folder())) write_atomically(folder / name, text);
+  for (const auto& [name, text] : told_files(source.side_folder())) write_atomically(folder / name, text);
   for (const fs::path& file : source.side_files().files) {
     fs::create_directories((folder / file).parent_path());
     copy_atomically(source.side_folder() / file, folder / file);

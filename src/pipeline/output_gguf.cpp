@@ -54,9 +54,6 @@ uint64_t GgufPlan::bytes() const { return gguf::lay_out(model.metadata, model.ty
 
 GgufPlan plan_gguf(const QuantizeJob& job, const Prepared& ready, Log& log) {
   const Checkpoint& source = *ready.subject.checkpoint;
-  if (ready.subject.foreign)
-    throw Error(ErrorKind::unsupported, "--format", "gguf is not written of a model behind hooks",
-                "save the model and quantize its folder");
   std::map<std::string, const Codec*> modules;
   for (const auto& layer : ready.plan.layers) {
     for (const PlannedModule& module : layer)

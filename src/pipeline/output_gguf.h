@@ -24,15 +24,14 @@ struct GgufPlan {
   uint64_t bytes() const;
 };
 
-// Of ready.subject, ready.plan and ready.importance. Throws what gguf::plan_model() throws, invalid_argument for an output whose name
-// does not end with .gguf.
+// Of ready.subject, ready.plan and ready.importance. Throws what gguf::plan_model() throws.
 GgufPlan plan_gguf(const QuantizeJob& job, const Prepared& ready, Log& log);
 // Adds to the file's metadata how its codes come about, once all of `ready` is there.
 void describe_job(const QuantizeJob& job, const Prepared& ready, gguf::Metadata& metadata);
 
 // Where the report of the model in `output`, a folder or a GGUF file, is.
 std::filesystem::path report_of(const std::filesystem::path& output);
-// Throws invalid_argument when `output` is a folder, or a file that is not to be replaced.
+// Throws invalid_argument when `output` is a folder, a name without .gguf at its end, or a file that is not to be replaced.
 void refuse_occupied_file(const std::filesystem::path& output, bool force);
 
 class OutputGguf final : public Output {

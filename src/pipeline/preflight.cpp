@@ -22,8 +22,11 @@ namespace {
 
 constexpr uint64_t kQuickScanBytes = uint64_t{4} << 30;
 
-void refuse_output(const QuantizeJob& job, bool one_file) {
+}  // namespace
+
+void refuse_output(const QuantizeJob& job, const LinearFormat* format) {
   Journal::refuse_busy(job.output);
+  const bool one_file = format != nullptr && format->one_file();
   const bool named_file = job.output.extension() == ".gguf";
   if (one_file != named_file)
     throw Error(ErrorKind::invalid_argument, job.output.string(),
@@ -38,6 +41,8 @@ void refuse_output(const QuantizeJob& job, bool one_file) {
   if (job.force) refuse_replacing(job.output, {job.source, job.calibration.value_or(job.source)});
   StagedDirectory::refuse_occupied(job.output, job.force);
 }
+
+namespace {
 
 class Preflight {
  public:
@@ -68,6 +73,7 @@ class Preflight {
     check_names();
     problems_.check([&] { resolve_on_cpu(job_.accumulation, ready_.subject.dtype); });
     check_output();
+    check_imatrix();
     problems_.check([&] { refuse_quantized(*checkpoint_); });
     if (check_settings(ready_.subject.layers, job_.head ? ready_.subject.head : std::nullopt)) make_plan();
     scan();
@@ -86,7 +92,7 @@ class Preflight {
 
   void check_output() {
     if (job_.ranks != nullptr && !job_.ranks->writes()) return;
-    problems_.check([&] { refuse_output(job_, format_ != nullptr && format_->one_file()); });
+    problems_.check([&] { refuse_output(job_, format_); });
     problems_.check([&] {
       if (job_.statistics.empty() || job_.sequential == Sequential::none) return;
       throw Error(ErrorKind::invalid_argument, "--statistics",
@@ -151,15 +157,21 @@ class Preflight {
     return problems_.check([&] { found.refuse(); });
   }
 
+  void check_imatrix() {
+    problems_.check([&] {
+      if (!job_.imatrix || ready_.method == nullptr || ready_.method->statistic == Statistic::importance)
+        return;
+      throw Error(ErrorKind::invalid_argument, "--imatrix",
+                  str("method ", job_.method, " takes no importance"), "use --method imatrix");
+    });
+  }
+
   void check_rows() {
+    check_imatrix();
     const bool calibrated =
         ready_.method == nullptr ? job_.calibration.has_value() : ready_.method->calibrated();
     problems_.check([&] {
-      if (!job_.imatrix) return;
-      if (ready_.method != nullptr && ready_.method->statistic != Statistic::importance)
-        throw Error(ErrorKind::invalid_argument, "--imatrix",
-                    str("method ", job_.method, " takes no importance"), "use --method imatrix");
-      if (job_.calibration)
+      if (job_.imatrix && job_.calibration)
         throw Error(ErrorKind::invalid_argument, "--imatrix",
                     "has the importance that --calibration would measure", "give one of them");
     });
@@ -203,7 +215,7 @@ class Preflight {
       say_importance(*ready_.importance);
     } else if (ready_.method->calibrated()) {
       say_rows(ready_.rows);
-    } else if (job_.calibration) {
+    } else if (job_.calibration && !ready_.subject.foreign) {
       log_.warn(str("method ", ready_.method->name, " takes no calibration: ", job_.calibration->string(),
                     " is not read"));
     }

@@ -44,6 +44,9 @@ Prepared prepare(const QuantizeJob& job, ThreadPool& pool, Log& log);
 // The same for a model that another forward runs, on `rows`; nothing is read from `job.source` and `job.calibration`.
 Prepared prepare(const QuantizeJob& job, Subject subject, RowSet rows, ThreadPool& pool, Log& log);
 
+// Throws invalid_argument for an output that `format` (nullptr: not known) cannot be written to: there already, among what the job
+// reads, in another job's hands, of the wrong kind.
+void refuse_output(const QuantizeJob& job, const LinearFormat* format);
 // Throws invalid_argument for a checkpoint that is quantized, apart from one that is decoded while it is read
 // (formats/encoded_tensor.h).
 void refuse_quantized(const Checkpoint& checkpoint);

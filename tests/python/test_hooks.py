@@ -84,6 +84,26 @@ class PlainModel(TestCase):
         self.assertEqual(report["tokens"], 24 * 10 + 7 * 6)
         self.assertEqual(report["batches"], 3)
 
+    def test_without_the_scan(self):
+        """An unfinished job still knows its weights."""
+        report = quantize(Decoder(), self.folder / "out", skip_scan=True)
+        self.assertFalse(report["source_scan"])
+        quantize(Decoder(), self.folder / "scanned")
+        self.assertEqual(self.weights(self.folder / "out"), self.weights(self.folder / "scanned"))
+
+        def stop(*_):
+            if (self.folder / "stopped.journal" / "layer-00000.json").exists():
+                raise KeyboardInterrupt
+
+        model = Decoder()
+        handle = model.blocks[1].register_forward_pre_hook(stop)
+        with self.assertRaises(KeyboardInterrupt):
+            quantize(model, self.folder / "stopped", skip_scan=True)
+        handle.remove()
+        with self.assertRaisesRegex(gramian.GramianError, "weights: .* changed"):
+            quantize(Decoder(seed=1), self.folder / "stopped", skip_scan=True)
+        self.assertEqual(quantize(model, self.folder / "stopped", skip_scan=True)["resumed_at_layer"], 1)
+
     def test_the_head(self):
         report = quantize(Decoder(vocab=128), self.folder / "out", method="gptq", group_size=32, lm_head_bits=8)
         self.assertIn("lm_head", [module["name"] for module in report["modules"]])
@@ -237,6 +257,28 @@ class Experts(TestCase):
         kept = model.blocks[0].mlp.experts.down_proj[1]
         self.assertTrue(torch.equal(gramian.unpack_qqq(parts, *kept.shape), kept))
         self.assertFalse(torch.equal(original[1], kept))
+
+    def test_sums_keep_to_memory(self):
+        """In parts, for each of which the layer's batches run again, to the same bytes; and a refusal says what would do."""
+        runs = []
+
+        def job(output, **options):
+            model = Decoder(layers=1, experts=6, inner=2048)
+            handle = model.blocks[0].register_forward_pre_hook(lambda *_: runs.append(1))
+            begin = len(runs)
+            quantize(model, self.folder / output, group_size=-1, batch_size=16, method="gptq", refine=0, **options)
+            handle.remove()
+            return len(runs) - begin
+
+        whole = job("whole")
+        with self.assertRaisesRegex(gramian.GramianError, "memory: the job needs at least") as caught:
+            job("small", memory="1MiB")
+        self.assertFalse((self.folder / "small.journal").exists())
+        least = int(str(caught.exception).split("at least ")[1].split()[0])
+        self.assertGreater(job("parts", memory=f"{least + 16}MiB"), whole)
+        self.assertEqual(self.weights(self.folder / "whole"), self.weights(self.folder / "parts"))
+        with self.assertRaisesRegex(gramian.GramianError, "no size|not a size"):
+            job("lots", memory="lots")
 
     def test_transposed_stacks_in_one_product(self):
         class Together(torch.nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 from .capture import Capture, Stop, batches_of, first_tensor, run_model, watch_linears
 from .decoder import Decoder
 from .experts import WatchExperts
-from .subject import Subject, Target
+from .subject import Subject
 
 
 class Driver:
@@ -79,7 +79,7 @@ class Driver:
         if id(parameter) not in self._originals:
             self._originals[id(parameter)] = (parameter, parameter.data)
             parameter.data = parameter.data.clone()
-        _slot(target).copy_(weight)
+        target.weight().copy_(weight)
 
     def finish(self, layer: int) -> None:
         for batch in range(self.batches):
@@ -124,19 +124,6 @@ class Driver:
         by_name = {name: described.parameter for name, described in stacks.items()}
         stack.enter_context(WatchExperts(by_name, seen_expert) if by_name else nullcontext())
         return stack
-
-
-def _slot(target: Target) -> torch.Tensor:
-    """The place of a module's weight [out, in] in its parameter."""
-    data = target.parameter.data
-    if target.expert is not None:
-        data = data[target.expert]
-    if target.transposed:
-        data = data.t()
-    if target.part is not None:
-        part = target.part
-        data = data[part.first:part.first + part.step * part.out_features:part.step]
-    return data
 
 
 class _passing:

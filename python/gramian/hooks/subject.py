@@ -21,6 +21,18 @@ class Target:
     expert: int | None = None
     part: ExpertPart | None = None
 
+    def weight(self) -> torch.Tensor:
+        """[out, in], a view of the parameter as it is now."""
+        data = self.parameter.data
+        if self.expert is not None:
+            data = data[self.expert]
+        if self.transposed:
+            data = data.t()
+        if self.part is not None:
+            part = self.part
+            data = data[part.first:part.first + part.step * part.out_features:part.step]
+        return data
+
 
 @dataclass
 class Subject:
@@ -35,6 +47,7 @@ def engine_subject(decoder: Decoder, seen: Capture, config: dict, side_folder: s
     model = decoder.model
     tensors = _stored_tensors(model)
     names = _file_names(model, {name: tensor for name, tensor in tensors.items() if tensor.dim() < 3})
+    apart = _names_of_parts(model, {name: tensor for name, tensor in tensors.items() if tensor.dim() == 3})
     subject = Subject({}, {}, {}, {}, list(decoder.left))
     layers, prefixes, experts = [], [], []
     for index in range(len(decoder.layers)):
@@ -50,9 +63,13 @@ def engine_subject(decoder: Decoder, seen: Capture, config: dict, side_folder: s
             for expert in range(stack.experts):
                 for part in stack.parts:
                     name = stack.module(expert, part)
-                    modules[name] = (name, stack.in_features, part.out_features, stack.bias is not None,
-                                     _stored_part(stack, expert, part))
-                    subject.targets[name] = Target(stack.parameter, stack.transposed, expert, part)
+                    target = subject.targets[name] = Target(stack.parameter, stack.transposed, expert, part)
+                    own = f"{name}.weight"
+                    stored = {} if own in apart else _stored_part(stack, expert, part)
+                    modules[name] = (name, stack.in_features, part.out_features, stack.bias is not None, stored)
+                    if own in apart:
+                        tensors.pop(stack.name, None)
+                        tensors[own] = target.weight()
                     experts.append(name)
         subject.unhooked += [name for name in decoder.stacks[index] if name not in seen.stacks[index]]
         subject.engine_names |= {name: entry[0] for name, entry in modules.items()}
@@ -148,6 +165,18 @@ def _file_names(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str,
     by_identity = {id(tensor): name for name, tensor in tensors.items()}
     renamed = revert_weight_conversion(model, dict(tensors))
     return {by_identity[id(tensor)]: name for name, tensor in renamed.items() if id(tensor) in by_identity}
+
+
+def _names_of_parts(model: nn.Module, stacks: dict[str, torch.Tensor]) -> set[str]:
+    """Names in checkpoints of what lies in `stacks` here, where transformers takes stacks apart while it saves them."""
+    if not stacks or not hasattr(model, "save_pretrained"):
+        return set()
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        return set()
+    # Without values: taking real ones apart copies them.
+    return set(revert_weight_conversion(model, {name: stack.to("meta") for name, stack in stacks.items()})) - set(stacks)
 
 
 def _file_prefix(prefix: str, modules: dict[str, tuple]) -> str:

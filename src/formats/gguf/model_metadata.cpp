@@ -167,11 +167,14 @@ void add_experts(const Config& config, const std::string& prefix, Metadata& meta
 }  // namespace
 
 std::string architecture(const Json& config, const std::string& where) {
-  const std::string type = Config(config, where).text("model_type");
+  const Config fields(config, where);
+  const std::string type = fields.has("model_type") ? fields.text("model_type") : std::string();
   if (const Family* family = family_of_type(type)) return family->architecture;
-  throw Error(
-      ErrorKind::unsupported, where, str("models of type ", quote_name(type), " cannot be written as GGUF"),
-      "convert one of " + listed(known_model_types(), [](const char* name) { return std::string(name); }));
+  throw Error(ErrorKind::unsupported, where,
+              type.empty() ? std::string("a model without a model_type cannot be written as GGUF")
+                           : str("models of type ", quote_name(type), " cannot be written as GGUF"),
+              "choose another format, gptq or compressed-tensors; GGUF is written of " +
+                  listed(known_model_types(), [](const char* name) { return std::string(name); }));
 }
 
 Metadata model_metadata(const Json& json, const std::string& where) {

@@ -194,7 +194,7 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const std::string& name, cons
   }
   check_heads(plan, checkpoint);
   const int64_t vocab = checkpoint.tensor("model.embed_tokens.weight").shape.at(0);
-  add_tokenizer(checkpoint.folder(), checkpoint.config(), vocab, plan.metadata, log);
+  add_tokenizer(checkpoint.side_folder(), checkpoint.config(), vocab, plan.metadata, log);
   return plan;
 }
 

@@ -152,7 +152,9 @@ bool add_tokenizer(const fs::path& folder, const nlohmann::ordered_json& config,
                    Metadata& metadata, Log& log) {
   const auto text = model_text(folder, "tokenizer.json");
   if (!text) {
-    log.warn("no tokenizer.json in " + folder.string() + ": the file gets no tokenizer");
+    log.warn(
+        (folder.empty() ? std::string("no tokenizer was given") : "no tokenizer.json in " + folder.string()) +
+        ": the file gets no tokenizer");
     return false;
   }
   const std::string where = model_text_place(folder, "tokenizer.json");
