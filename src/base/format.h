@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gramian {
@@ -22,6 +23,8 @@ std::string fixed_or_scientific(double value, int digits);
 std::string grouped(int64_t value);
 // "\n  first\n  second": below a message.
 std::string below(const std::vector<std::string>& lines);
+// Of ASCII letters.
+std::string lower_case(std::string_view text);
 // "a, b, c": what `name` says of each.
 template <class Range, class Name>
 std::string listed(const Range& range, const Name& name) {

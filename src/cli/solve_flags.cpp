@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "formats/gguf/type_mix.h"
 #include "formats/gguf_format.h"
 #include "pipeline/method.h"
 
@@ -208,10 +209,10 @@ void add_solve_flags(CLI::App& verb, SolveFlags& flags) {
       "--scale-multiples", flags.multiples,
       "NVFP4: instead of every scale try multiples of the largest magnitude's, START:STOP:STEP like "
       "0.25:4:0.1");
-  verb.add_option(
-      "--type", flags.type,
-      "GGUF: the type of the blocks, like iq2_xxs, q4_k or q6_k; rows that it does not divide get "
-      "llama.cpp's other one");
+  verb.add_option("--type", flags.type,
+                  "GGUF: the type of the blocks, like iq2_xxs, q4_k or q6_k, or one of llama.cpp's mixtures "
+                  "q4_k_m, q4_k_s, q5_k_m, q5_k_s; rows "
+                  "that a type does not divide get llama.cpp's other one");
   verb.add_option(
           "--encoder", flags.encoder,
           "GGUF: search = llama.cpp's (default), anchored = IQ2_XXS in one pass with a scale that is not "
@@ -295,7 +296,12 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   if (flags.type) {
     // Some type, so that nothing says that one is missing.
     given.type = find_codec("IQ2_XXS");
-    job.recipe_problems.check([&] { given.type = &parse_block_type(*flags.type); });
+    job.type_mix = gguf::find_type_mix(*flags.type);
+    if (job.type_mix != nullptr) {
+      given.type = find_codec(job.type_mix->type);
+    } else {
+      job.recipe_problems.check([&] { given.type = &parse_block_type(*flags.type); });
+    }
   }
   if (flags.encoder) given.anchored = *flags.encoder == "anchored";
   if (flags.importance_weighted) given.importance_weighted = true;

@@ -5,18 +5,13 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "formats/gguf/type_mix.h"
 #include "formats/part_check.h"
 #include "solve/encode.h"
 #include "tensor/ops.h"
 
 namespace gramian {
 namespace {
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return lower;
-}
 
 GridOptions with_codec(GridOptions grid, const Codec& codec) {
   grid.codec = &codec;
@@ -122,8 +117,10 @@ const Codec& parse_block_type(const std::string& text) {
   for (const Codec& codec : codecs()) {
     if (codec.block > 1 && lower_case(codec.name) == name) return codec;
   }
+  const auto same = [](const std::string& one) { return one; };
   throw Error(ErrorKind::invalid_argument, "--type", str("unknown type '", text, "'"),
-              "choose one of: " + listed(block_type_names(), [](const std::string& one) { return one; }));
+              str("choose one of: ", listed(block_type_names(), same), "; or a mixture: ",
+                  listed(gguf::type_mixes(), [](const gguf::TypeMix& mix) { return mix.name; })));
 }
 
 const LinearFormat& gguf_format() {

@@ -50,6 +50,7 @@ Json options_of(const QuantizeJob& job, const Subject& subject) {
       {"grid", to_text(solve.grid.kind)},
       {"search", describe(solve.search)},
       {"type", solve.grid.codec == nullptr ? Json(nullptr) : Json(solve.grid.codec->name)},
+      {"type-mix", job.type_mix == nullptr ? Json(nullptr) : Json(job.type_mix->name)},
       {"encoder", solve.grid.anchored ? "anchored" : "search"},
       {"importance-weighted", solve.importance_weighted},
       {"imatrix", job.imatrix ? Json(digest(MappedFile(*job.imatrix).bytes())) : Json(nullptr)},

@@ -84,7 +84,8 @@ GgufPlan plan_gguf(const QuantizeJob& job, const Prepared& ready, Log& log) {
 
 void describe_job(const QuantizeJob& job, const Prepared& ready, gguf::Metadata& metadata) {
   const Codec& asked = *ready.plan.solve.grid.codec;
-  metadata.set("general.file_type", gguf::file_type(asked));
+  metadata.set("general.file_type",
+               job.type_mix == nullptr ? gguf::file_type(asked) : job.type_mix->file_type);
   metadata.set("general.quantization_version", uint32_t{2});
   metadata.set("gramian.method", job.method);
   if (asked.anchored != nullptr)

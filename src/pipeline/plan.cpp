@@ -1,6 +1,7 @@
 #include "pipeline/plan.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -15,7 +16,7 @@ DType weight_type(const Checkpoint& checkpoint, const Linear& linear) {
 
 // `linear` as the options, its rule and the format have it.
 PlannedModule plan_module(Linear linear, const LinearFormat& format, const PlanOptions& options,
-                          DType dtype) {
+                          const std::map<std::string, const Codec*>& mixed, DType dtype) {
   PlannedModule module;
   const bool head = linear.name == kHeadName;
   module.linear = std::move(linear);
@@ -32,6 +33,8 @@ PlannedModule plan_module(Linear linear, const LinearFormat& format, const PlanO
   }
   const ModuleSettings settings = settings_of(options, format, module.linear.name, rule);
   module.solve = head ? format.settle_head(settings.solve, dtype) : format.settle(settings.solve, dtype);
+  const auto own = mixed.find(module.linear.tensor_name());
+  if (own != mixed.end() && (rule == nullptr || !rule->patch.type)) module.solve.grid.codec = own->second;
   const Codec* asked = module.solve.grid.codec;
   module.solve.grid = module.format->fitted(module.solve.grid, module.linear.in_features);
   module.fell_back = module.solve.grid.codec != asked;
@@ -187,11 +190,20 @@ QuantizePlan make_plan(const Subject& subject, const LinearFormat& format, const
       surveyed.push_back({*head});
     }
   }
+  std::map<std::string, const Codec*> mixed;
+  if (options.type_mix != nullptr) {
+    std::vector<std::string> names;
+    for (const auto& linears : surveyed) {
+      for (const Linear& linear : linears) names.push_back(linear.tensor_name());
+    }
+    mixed = gguf::mixed_types(*options.type_mix, names, checkpoint.config());
+  }
   for (auto& linears : surveyed) {
     auto& layer = plan.layers.emplace_back();
     for (Linear& linear : linears) {
       const DType dtype = weight_type(checkpoint, linear);
-      PlannedModule& module = layer.emplace_back(plan_module(std::move(linear), format, options, dtype));
+      PlannedModule& module =
+          layer.emplace_back(plan_module(std::move(linear), format, options, mixed, dtype));
       // The embedding stays where the head was it.
       const bool stays = !module.quantize || (plan.untied && module.linear.name == kHeadName);
       std::set<std::string>& sources = stays ? needed : replaced;

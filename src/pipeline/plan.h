@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/problems.h"
+#include "formats/gguf/type_mix.h"
 #include "formats/linear_format.h"
 #include "models/model.h"
 #include "pipeline/module_settings.h"
@@ -26,6 +27,7 @@ struct PlanOptions {
   std::vector<ModuleRule> rules;  // of a recipe
   bool skip_unfit = false;
   std::optional<HeadOptions> head = std::nullopt;
+  const gguf::TypeMix* type_mix = nullptr;  // of modules with no type of their rule's
 };
 
 struct PlannedModule {

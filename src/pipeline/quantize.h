@@ -36,11 +36,13 @@ struct QuantizeJob {
   std::string method = "qqq";
   std::string format = "qqq";
   SolveOptions solve;
-  FallbackOptions fallback;         // for modules whose Hessian does not factor or that saw too few tokens
-  std::vector<ModuleRule> rules;    // of a recipe: settings of single modules
-  std::optional<HeadOptions> head;  // lm_head is quantized too
-  Problems recipe_problems;         // found while the recipe was read, said along with all others
-  std::vector<std::string> given;   // options by which the user said more than their defaults
+  FallbackOptions fallback;  // for modules whose Hessian does not factor or that saw too few tokens
+  const gguf::TypeMix* type_mix =
+      nullptr;  // types of a GGUF file's modules without a rule's own; null: the one of `solve`
+  std::vector<ModuleRule> rules;             // of a recipe: settings of single modules
+  std::optional<HeadOptions> head;           // lm_head is quantized too
+  Problems recipe_problems;                  // found while the recipe was read, said along with all others
+  std::vector<std::string> given;            // options by which the user said more than their defaults
   std::vector<UnusedOption> unused_options;  // said in one warning for each reason
   bool one_matrix = false;  // refuse rules that split what loaders make one matrix of, instead of a warning
   // GPT-QModel 7.7.0's rules: channel scales from the unquantized weight, one-sided ranges, cleared dead columns, filled
@@ -81,7 +83,11 @@ struct QuantizeJob {
   std::string command;              // a shell line that repeats the job, for the report
   uint64_t shard_bytes_max = uint64_t{4} << 30;
   PlanOptions plan_options() const {
-    return {.settings = {solve, fallback}, .rules = rules, .skip_unfit = skip_unfit, .head = head};
+    return {.settings = {solve, fallback},
+            .rules = rules,
+            .skip_unfit = skip_unfit,
+            .head = head,
+            .type_mix = type_mix};
   }
 };
 

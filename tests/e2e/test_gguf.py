@@ -12,10 +12,10 @@ from gramian_e2e import (TINYSTORIES, TinyMixture, TinyModel, random_rows, read_
 
 GOLDEN = pathlib.Path(os.environ.get("GRAMIAN_GOLDEN", e2e.ROOT / "tests" / "golden")) / "ggml" / "tiny"
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TYPES = {0: "F32", 1: "F16", 30: "BF16", 2: "Q4_0", 8: "Q8_0", 10: "Q2_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 16: "IQ2_XXS",
+TYPES = {0: "F32", 1: "F16", 30: "BF16", 2: "Q4_0", 6: "Q5_0", 8: "Q8_0", 10: "Q2_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 16: "IQ2_XXS",
          20: "IQ4_NL"}
 # Values and bytes of a block.
-BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q8_0": (32, 34), "Q2_K": (256, 84), "Q4_K": (256, 144),
+BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q5_0": (32, 22), "Q8_0": (32, 34), "Q2_K": (256, 84), "Q4_K": (256, 144),
           "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ2_XXS": (256, 66), "IQ4_NL": (32, 18)}
 
 

@@ -47,6 +47,24 @@ class QuantizeGguf(e2e.GramianTestCase):
         self.ok("verify", out)
         self.assertEqual(self.report("inspect", out)["model_type"], "llama")
 
+    def test_mixture_of_types(self):
+        """llama.cpp's Q4_K_M: better types for values and down projections of some layers; a rule's own type goes before it."""
+        out, report = self.job("mixture", "rtn", "Q4_K_M", calibration=False)
+        file = Gguf(out)
+        kinds = {name: item[0] for name, item in file.tensors.items()}
+        self.assertEqual([kinds[f"blk.{i}.attn_v.weight"] for i in range(4)], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"])
+        # Rows of 288 are divided by neither.
+        self.assertEqual([kinds[f"blk.{i}.ffn_down.weight"] for i in range(4)], ["Q5_0", "Q5_0", "Q8_0", "Q8_0"])
+        self.assertEqual({kinds[f"blk.{i}.{name}.weight"] for i in range(4) for name in ("attn_q", "attn_k", "attn_output", "ffn_up")}, {"Q4_K"})
+        self.assertEqual((kinds["token_embd.weight"], file.metadata["general.file_type"]), ("Q6_K", 15))
+        self.assertEqual(report["type_mix"], "q4_k_m")
+        self.ok("verify", out)
+        recipe = self.path("rule.yaml")
+        recipe.write_text("method: rtn\ndynamic:\n  '.*layers\\.3\\..*v_proj': {type: q8_0}\n")
+        ruled, _ = self.job("ruled", "rtn", "q4_k_m", "--recipe", recipe, calibration=False)
+        kinds = {name: item[0] for name, item in Gguf(ruled).tensors.items()}
+        self.assertEqual([kinds[f"blk.{i}.attn_v.weight"] for i in range(4)], ["Q4_K", "Q4_K", "Q6_K", "Q8_0"])
+
     def test_measured_and_read_importance_give_the_same_blocks(self):
         """Also with other threads; and blocks are what the decoded weights say, rotary pairs in their places."""
         one, _ = self.job("measured", "imatrix", "iq2_xxs", "--threads", 1)

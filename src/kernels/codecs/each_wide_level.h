@@ -1,4 +1,4 @@
-// Compiles a body for eight and for sixteen floats at a time. A source includes <immintrin.h>, defines GRAMIAN_BODY, the quoted name of
+// Compiles a body for eight and for sixteen floats at a time. A source includes <immintrin.h> and kernels/wide_vectors.h, defines GRAMIAN_BODY, the quoted name of
 // an -inl.h file, and includes this file inside its anonymous namespace: the body's functions then stand in the namespaces `avx2`
 // and `avx512` (x86-64 alone has them). The body sees
 //   GRAMIAN_TARGET  attribute naming the instruction set, for functions that are called from elsewhere
@@ -30,9 +30,9 @@ GRAMIAN_INLINE Ints at_least(Ints value, int limit) noexcept {
 #undef GRAMIAN_INLINE
 }  // namespace avx2
 namespace avx512 {
-#define GRAMIAN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]]
+#define GRAMIAN_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl" GRAMIAN_WIDE_VECTORS)]]
 #define GRAMIAN_INLINE \
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), gnu::always_inline]] inline
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl" GRAMIAN_WIDE_VECTORS), gnu::always_inline]] inline
 constexpr int kLanes = 16;
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));

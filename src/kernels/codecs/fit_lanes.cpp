@@ -1,5 +1,6 @@
 // affine_fit() and signed_fit() with eight or sixteen runs in the lanes.
 #include "kernels/codecs/fit.h"
+#include "kernels/wide_vectors.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,5 +1,6 @@
 // encode_iq2_xxs() with one block or two at a time.
 #include "kernels/codecs/iq2_xxs_tables.h"
+#include "kernels/wide_vectors.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -64,7 +64,6 @@ constexpr int64_t panel_rows(int64_t d_k) { return padded(d_k + kTileRowsMax); }
 
 #define GRAMIAN_BODY "kernels/delta_rule/delta_rule-inl.h"
 #include "kernels/each_fma_level.h"
-#include "kernels/wide_vectors.h"
 
 struct alignas(64) CacheLine {
   float value[kPad];

@@ -49,7 +49,6 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) { return sum + a * b;
 
 #define GRAMIAN_BODY "kernels/factor/factor-inl.h"
 #include "kernels/each_fma_level.h"
-#include "kernels/wide_vectors.h"
 
 struct Functions {
   decltype(&baseline::finish_diagonal) finish_diagonal;
