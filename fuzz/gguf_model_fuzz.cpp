@@ -17,8 +17,16 @@ namespace {
 
 void read(const std::string& path) {
   const auto files = gramian::gguf::side_files(path);
-  if (files.contains("tokenizer.json"))
-    gramian::Tokenizer::parse(files.at("tokenizer.json"), "tokenizer.json").encode("a b");
+  if (files.contains("tokenizer.json")) {
+    const auto tokenizer = gramian::Tokenizer::parse(files.at("tokenizer.json"), "tokenizer.json");
+    for (const char* text : {"a b", "AAbb It's 12 o'clock\n"}) {
+      try {
+        (void)tokenizer.decode(tokenizer.encode(text, {.add_special_tokens = true}));
+      } catch (const gramian::Error& error) {
+        if (error.kind() == gramian::ErrorKind::internal) std::abort();
+      }
+    }
+  }
   for (const auto& [name, stored] : gramian::gguf::open_model(path).tensors) {
     if (stored.to_tensor().numel() != stored.values()) std::abort();
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the fuzz targets of a build of the preset "fuzz" (`make fuzz`), each for a while, as many side by side as there are cores.
 What a target finds new is kept as its working corpus, so that the next run goes on from there; fuzz/corpus has the seeds. A crash, a
-leak, an input that takes longer than ten seconds or makes a reader allocate much more than it is fails the run and is named.
+leak, an input that takes longer than twenty seconds or makes a reader allocate much more than it is fails the run and is named.
 
   fuzz.py [--build build-fuzz] [--seconds 600] [--jobs CORES] [TARGET...]
 """
@@ -17,7 +17,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SEEDS = ROOT / "fuzz" / "corpus"
-LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=256"]
+LIMITS = ["-timeout=20", "-rss_limit_mb=2048", "-malloc_limit_mb=256"]
 # LibTorch is not instrumented, which needs no option: its blocks come from the same malloc, and libstdc++ marks no ends of containers
 # unless told to. Its threads would only take cores from other targets.
 ENVIRONMENT = {

@@ -45,7 +45,7 @@ class Normalizer {
 // A "pattern" member: {"String": ...} or {"Regex": ...}.
 Regex read_pattern(const JsonNode& node);
 // What a text of so many bytes may become by replacements: a few steps that double it are a file's way to fill the memory.
-inline size_t replaced_max(size_t bytes) noexcept { return (size_t{1} << 20) + 64 * bytes; }
+inline size_t replaced_max(size_t bytes) noexcept { return (size_t{1} << 16) + 64 * bytes; }
 // Every match of `pattern` in `text` replaced by `content`. Throws corrupt_data where that takes more than `size_max` bytes.
 std::string replace_all(const Regex& pattern, std::string_view text, std::string_view content,
                         size_t size_max);
