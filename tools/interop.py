@@ -82,14 +82,22 @@ Perplexity of the first {block_rows} of these rows by the probabilities of llama
 {blocks}
 
 ## What loads where
-| | Gramian | GPT-QModel 7.7.0 | transformers 5.23.0 | llama.cpp | vLLM, SGLang |
+**measured**: a row above. *tested*: the tests of this repository read it back. documented: that program's own pages say so, in sources: a reader
+stands in its sources; neither is run here. no: there is no reader for it. not run: nothing known against it, and nobody has tried.
+
+| what we write | Gramian | GPT-QModel 7.7.0 | transformers 5.23.0 | llama.cpp | vLLM, SGLang (GPUs) |
 |---|---|---|---|---|---|
-| `qqq` | yes | yes, checked above | through GPT-QModel | no | not since QQQ was removed from vLLM in August 2025 |
-| `gptq` | yes | symmetric, checked above | through GPT-QModel | no | 4 and 8 bits, documented |
-| `gptq_v2` | yes | yes, checked above | through GPT-QModel | no | no |
-| `compressed-tensors` W4A16, W8A16, W8A8, W4A8 | yes | no | yes, checked above | no | documented |
-| `compressed-tensors` NVFP4 | yes | no | no: there it is run on GPUs alone | no | documented |
-| GGUF | yes | no | yes, decoded to a plain model, checked above | yes, checked above | single files, documented for vLLM |
+| `qqq`, groups of 128 or whole rows | *tested* | **measured** | through GPT-QModel, not run | no | no, since vLLM removed QQQ in August 2025 |
+| `gptq`, 4 and 8 bits, symmetric | *tested* | **measured** | through GPT-QModel, not run | no | documented |
+| `gptq`, 2 and 3 bits, symmetric | *tested* | **measured** (2 bits) | through GPT-QModel, not run | no | in sources |
+| `gptq`, asymmetric | *tested* | no, its own only | through GPT-QModel, not run | no | in sources |
+| `gptq_v2` | *tested* | **measured** | through GPT-QModel, not run | no | in sources |
+| `compressed-tensors` W4A16, W8A16 | *tested* | no | **measured** | no | documented |
+| `compressed-tensors` W8A8, W4A8 | *tested* | no | **measured** | no | documented |
+| `compressed-tensors` NVFP4 | *tested* | no | no, on GPUs alone | no | documented |
+| GGUF, F16 and BF16 | *tested* | no | **measured** (F16), decoded to a plain model | **measured** (F16) | one file, documented for vLLM |
+| GGUF, Q4_K and IQ2_XXS | *tested* | no | **measured**, decoded | **measured** | one file, documented for vLLM |
+| GGUF, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, Q2_K | *tested* | no | not run | **measured** | one file, documented for vLLM |
 
 `gramian.quantize()` writes through the same formats as `gramian quantize`: what loads one loads the other.
 

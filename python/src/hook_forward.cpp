@@ -134,8 +134,7 @@ void HookForward::refuse_small_memory() const {
               str("the job needs at least ", (needed + (1 << 20) - 1) >> 20, " MiB, the model and its rows' ",
                   "activations among them, allowed are ", *options_.memory_bytes >> 20, " MiB"),
               "allow more memory, or take fewer or shorter rows; `python -m gramian quantize` of the saved "
-              "model needs one "
-              "layer of it at a time");
+              "model needs one layer of it at a time");
 }
 
 void HookForward::take(std::vector<Sum> sums, const std::function<py::object(const py::dict&)>& collect,

@@ -31,7 +31,7 @@ void describe_job(const QuantizeJob& job, const Prepared& ready, gguf::Metadata&
 
 // Where the report of the model in `output`, a folder or a GGUF file, is.
 std::filesystem::path report_of(const std::filesystem::path& output);
-// Throws invalid_argument when `output` is a folder, a name without .gguf at its end, or a file that is not to be replaced.
+// Throws invalid_argument when `output` is a folder, or a file that is not to be replaced.
 void refuse_occupied_file(const std::filesystem::path& output, bool force);
 
 class OutputGguf final : public Output {

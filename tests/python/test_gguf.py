@@ -165,17 +165,20 @@ class Families(TestCase):
     def test_importance_of_experts_in_stacks(self):
         """Each is weighted by its own rows; one that no token reached by none."""
         for model_type in ("mixtral", "qwen3_moe"):
-            model = make(model_type, **FAMILIES[model_type])
+            model = make(model_type, **{**FAMILIES[model_type], "num_experts_per_tok": 1})
             router = model.model.layers[1].mlp.gate
-            with torch.no_grad():  # its third expert never wins: top 2 of 3
+            with torch.no_grad():  # one of the two others always wins over the third expert
                 router.weight[2] = 0
                 router.weight[1] = -router.weight[0]
             before = snapshot(model)
             out = self.folder / f"{model_type}.gguf"
             report = quantize(model, out, method="imatrix", type="q4_k", batch_size=4)
             self.assert_same_model(before, model)
-            samples = {module["name"]: module["samples"] for module in report["modules"]}
-            self.assertEqual(len({count for name, count in samples.items() if ".experts." in name}) > 1, True)
+            starved = [module["name"] for module in report["modules"] if module["fallback"]]
+            self.assertEqual(len(starved), 3)
+            self.assertTrue(all(".layers.1." in name and ".experts.2." in name for name in starved), starved)
+            samples = [module["samples"] for module in report["modules"] if ".layers.0." in module["name"] and ".experts." in module["name"]]
+            self.assertEqual(sum(samples), 3 * token_rows().numel())
             saved, own = self.folder / model_type, self.folder / "own.gguf"
             model.save_pretrained(saved)
             rows = self.folder / "rows.jsonl"

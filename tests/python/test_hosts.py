@@ -111,7 +111,7 @@ class TwoHosts(TestCase):
 
     def test_hosts_that_listen_where_no_other_is(self):
         """What Gloo does by itself where a host's own name is a loopback address."""
-        jobs = self.start(self.folder / "out", GLOO_SOCKET_IFNAME="lo", GRAMIAN_RANK_TIMEOUT="15")
+        jobs = self.start(self.folder / "out", GLOO_SOCKET_IFNAME="lo", GRAMIAN_RANK_TIMEOUT="30")
         for _ in range(3600):
             ended = [job for job in jobs if job.poll() is not None]
             if ended:
@@ -121,7 +121,7 @@ class TwoHosts(TestCase):
 
     def test_a_host_that_falls_silent(self):
         out = self.folder / "out"
-        jobs = self.start(out, GRAMIAN_RANK_TIMEOUT="15")
+        jobs = self.start(out, GRAMIAN_RANK_TIMEOUT="30")
         self.await_layer(out, jobs)
         self.network.cut()
         said = jobs[0].communicate(timeout=180)[1]

@@ -64,12 +64,13 @@ def engine_subject(decoder: Decoder, seen: Capture, config: dict, side_folder: s
                 for part in stack.parts:
                     name = stack.module(expert, part)
                     target = subject.targets[name] = Target(stack.parameter, stack.transposed, expert, part)
-                    own = f"{name}.weight"
-                    stored = {} if own in apart else _stored_part(stack, expert, part)
-                    modules[name] = (name, stack.in_features, part.out_features, stack.bias is not None, stored)
-                    if own in apart:
+                    stored = {}
+                    if f"{name}.weight" in apart and stack.bias is None:
                         tensors.pop(stack.name, None)
-                        tensors[own] = target.weight()
+                        tensors[f"{name}.weight"] = target.weight()
+                    else:
+                        stored = _stored_part(stack, expert, part)
+                    modules[name] = (name, stack.in_features, part.out_features, stack.bias is not None, stored)
                     experts.append(name)
         subject.unhooked += [name for name in decoder.stacks[index] if name not in seen.stacks[index]]
         subject.engine_names |= {name: entry[0] for name, entry in modules.items()}

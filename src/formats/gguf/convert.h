@@ -20,8 +20,8 @@ std::string architecture(const nlohmann::ordered_json& config, const std::string
 // missing or of another type, unsupported for rotary scaling that GGUF's keys cannot say.
 Metadata model_metadata(const nlohmann::ordered_json& config, const std::string& where);
 
-// Adds the keys of a byte-level BPE tokenizer.json and of the chat template. `folder`: the checkpoint's side_folder(). `vocab`: rows of the embedding; ids without a token get
-// one that is not used. Returns false, and says so in `log`, where the folder has no tokenizer or one of another kind.
+// Adds the keys of a byte-level BPE tokenizer.json and of the chat template. `folder`: the checkpoint's side_folder(). `vocab`: rows of
+// the embedding; ids without a token get one that is not used. Returns false, and says so in `log`, where the folder has no tokenizer or one of another kind.
 bool add_tokenizer(const std::filesystem::path& folder, const nlohmann::ordered_json& config, int64_t vocab,
                    Metadata& metadata, Log& log);
 
