@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "pipeline/plan.h"
 
 namespace gramian {
@@ -51,6 +52,7 @@ class Check {
     if (matched && !layers.empty()) check_use(layers);
     if (!sound || !matched) return;
     if (!options_.skip_unfit) problems_.check([&] { refuse_unfit(where, layers); });
+    problems_.check([&] { refuse_other_types(where, layers); });
     check_matrices(layers, one_matrix, warnings);
   }
 
@@ -136,6 +138,29 @@ class Check {
     throw Error(ErrorKind::unsupported, where,
                 str(count, " linear layer(s) do not fit the format ", format_.name(), ":", all),
                 "\npass --skip-unfit to leave them unquantized, or choose another --group-size");
+  }
+
+  // Blocks that do not divide a row give way to another type, unless no fallback is allowed.
+  void refuse_other_types(const std::string& where, const std::vector<std::vector<Linear>>& layers) const {
+    std::vector<std::string> lines;
+    for (const auto& linears : layers) {
+      for (const Linear& linear : linears) {
+        const SolveOptions* solve = settings_of(linear.name);
+        if (solve == nullptr || solve->grid.codec == nullptr) continue;
+        const ModuleSettings settings =
+            gramian::settings_of(options_, format_, linear.name, rules_.at(linear.name));
+        const Codec& asked = *solve->grid.codec;
+        const Codec& other = *format_.fitted(solve->grid, linear.in_features).codec;
+        if (!settings.fallback.refuse || &asked == &other) continue;
+        lines.push_back(str(linear.name, " [", linear.out_features, " x ", linear.in_features,
+                            "]: ", asked.name, "'s blocks of ", asked.block, " do not divide its rows, ",
+                            other.name, "'s do"));
+      }
+    }
+    if (lines.empty()) return;
+    throw Error(ErrorKind::unsupported, where,
+                str(lines.size(), " linear layer(s) would get another type:", below(lines)),
+                "\nleave --no-fallback out to allow that, or choose another --type");
   }
 
   void check_matrices(const std::vector<std::vector<Linear>>& layers, bool refuse,

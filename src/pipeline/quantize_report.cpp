@@ -8,6 +8,8 @@ using Json = nlohmann::ordered_json;
 void QuantizeRun::report_types(Json& json) const {
   const GridOptions& grid = plan_.solve.grid;
   json["type"] = grid.codec->name;
+  json["nominal_bits_per_weight"] =
+      8.0 * static_cast<double>(grid.codec->bytes) / static_cast<double>(grid.codec->block);
   json["type_mix"] = job_.type_mix == nullptr ? Json(nullptr) : Json(job_.type_mix->name);
   json["encoder"] = grid.anchored ? "anchored" : "search";
   json["importance_weighted"] = plan_.solve.importance_weighted;

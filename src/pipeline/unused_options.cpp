@@ -10,14 +10,16 @@ namespace {
 
 // What reads rows and runs them through the model.
 constexpr const char* kForward[] = {
-    "--samples",  "--sequence-length", "--seed",       "--allow-fewer",      "--batch",
-    "--lanes",    "--dtype",           "--sequential", "--statistics",       "--experts",
-    "--held-out", "--held-out-limit",  "--scratch",    "--no-shared-inputs", "--activations"};
+    "--samples",          "--sequence-length", "--seed",    "--allow-fewer", "--batch",          "--dtype",
+    "--sequential",       "--statistics",      "--experts", "--held-out",    "--held-out-limit", "--scratch",
+    "--no-shared-inputs", "--activations"};
 constexpr const char* kHessians[] = {"--hessian-input-dtype", "--staging-dtype", "--chunk-size",
                                      "--chunk-bytes"};
 // What is decided by how many tokens reached a module.
 constexpr const char* kCounts[] = {"--min-expert-tokens", "--fallback", "--fallback-smoother",
-                                   "--fallback-threshold", "--no-fallback"};
+                                   "--fallback-threshold"};
+// Of a GGUF file it also refuses other types for rows that blocks do not divide.
+constexpr const char* kNoFallback[] = {"--no-fallback"};
 
 class Unused {
  public:
@@ -65,6 +67,7 @@ std::vector<std::string> say_unused(const QuantizeJob& job, const Prepared& read
   if (!method.calibrated()) {
     unused.note(name, kForward);
     unused.note(name, kCounts);
+    if (!ready.plan.format->one_file()) unused.note(name, kNoFallback);
   } else if (ready.importance) {
     unused.note("a job that takes its importance from --imatrix", kForward);
   }

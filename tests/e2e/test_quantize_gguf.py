@@ -65,6 +65,27 @@ class QuantizeGguf(e2e.GramianTestCase):
         kinds = {name: item[0] for name, item in Gguf(ruled).tensors.items()}
         self.assertEqual([kinds[f"blk.{i}.attn_v.weight"] for i in range(4)], ["Q4_K", "Q4_K", "Q6_K", "Q8_0"])
 
+    def test_rows_that_blocks_do_not_divide(self):
+        """2,688 columns, as in real models: another type, said and counted with the bits that were asked for and those that came of it; refused on request."""
+        model = TinyModel(hidden=256, head_dim=64, heads=4, kv_heads=2, layers=2, intermediate=2688).write(self.path("wide"))
+        out, report = self.job("wide", "rtn", "q2_k", model=model, calibration=False)
+        names = [f"model.layers.{i}.mlp.down_proj" for i in range(2)]
+        self.assertEqual(report["type_fallbacks"], [{"name": name, "type": "Q4_0", "in_features": 2688} for name in names])
+        self.assertEqual(report["nominal_bits_per_weight"], 2.625)
+        share = report["type_shares"]["Q2_K"]
+        self.assertAlmostEqual(report["bits_per_weight"], 2.625 * share + 4.5 * (1 - share), delta=1e-6)
+        never = self.path("never.gguf")
+        self.refused("quantize", model, "-o", never, "--method", "rtn", "--format", "gguf", "--type", "q2_k", "--no-fallback", output=never,
+                     says=(*names, "256 x 2688", "Q2_K's blocks of 256 do not divide its rows, Q4_0's do", "leave --no-fallback out"))
+        # A type that divides them is not refused, neither is one that a rule gives.
+        self.job("fits", "rtn", "q4_0", "--no-fallback", model=model, calibration=False)
+        recipe = self.path("down.yaml")
+        recipe.write_text("method: rtn\ndynamic:\n  '.*down_proj': {type: q8_0}\n")
+        self.job("ruled", "rtn", "q2_k", "--no-fallback", "--recipe", recipe, model=model, calibration=False)
+        recipe.write_text("method: rtn\ndynamic:\n  '.*down_proj': {type: q6_k}\n")
+        self.refused("quantize", model, "-o", never, "--method", "rtn", "--format", "gguf", "--type", "q4_0", "--no-fallback", "--recipe", recipe,
+                     output=never, says=(names[0], "Q6_K's blocks of 256"))
+
     def test_measured_and_read_importance_give_the_same_blocks(self):
         """Also with other threads; and blocks are what the decoded weights say, rotary pairs in their places."""
         one, _ = self.job("measured", "imatrix", "iq2_xxs", "--threads", 1)

@@ -24,7 +24,7 @@ class Quantize(e2e.GramianTestCase):
         return {reason: re.findall(r'"([^"]*)"', names) for reason, names in found}
 
     def test_without_a_forward(self):
-        forward = ("--samples", 3, "--batch", 2, "--sequential", "layer", "--experts", "all", "--lanes", "cpu:2", "--dtype", "float32",
+        forward = ("--samples", 3, "--batch", 2, "--sequential", "layer", "--experts", "all", "--dtype", "float32",
                    "--seed", 1, "--activations", "replay", "--no-shared-inputs", "--chunk-size", 7)
         names = sorted(flag for flag in map(str, forward) if flag.startswith("--"))
         read = ("--method", "imatrix", "--type", "iq2_xxs", "--imatrix", self.importance)
@@ -35,7 +35,9 @@ class Quantize(e2e.GramianTestCase):
         self.assertEqual(self.unused(*read, "--min-expert-tokens", 3), {})
         rtn = ("--method", "rtn", "--format", "gguf", "--type", "q4_0")
         self.assertEqual(sorted(self.unused(*rtn, *forward, "--fallback-threshold", 3)["method rtn"]), sorted([*names, "--fallback-threshold"]))
-        self.assertEqual(self.unused(*rtn), {})
+        # Modules are solved on them, and rows that blocks do not divide are refused.
+        self.assertEqual(self.unused(*rtn, "--lanes", "cpu:2", "--no-fallback"), {})
+        self.assertEqual(self.unused("--method", "rtn", "--no-fallback", output="rtn-none"), {"method rtn": ["--no-fallback"]})
         measured = ("--method", "imatrix", "--type", "iq2_xxs", "--calibration", self.rows)
         self.assertEqual(self.unused(*measured, "--samples", 3, "--batch", 2, "--chunk-size", 7), {"method imatrix": ["--chunk-size"]})
 
