@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/openmp.h"
+#include "eval/evaluate.h"
 #include "formats/json.h"
 #include "kernels/cpu_level.h"
 #include "tensor/ops.h"
@@ -152,10 +153,7 @@ RowSet EvaluationFlags::load(const std::string& verb, const std::string& what, c
   const auto longest = std::max_element(set.rows.begin(), set.rows.end(),
                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
   if (longest == set.rows.end() || static_cast<int64_t>(longest->size()) <= context())
-    throw Error(
-        ErrorKind::invalid_argument, source().string(),
-        str("no row has more than ", context(), " token(s), which stand before the first that is scored"),
-        "give longer rows");
+    throw Error(ErrorKind::invalid_argument, source().string(), too_short_for(context()), "give longer rows");
   log.info(str(what, ": ", set.rows.size(), " rows, ", set.tokens, " tokens; ", set.policy));
   return set;
 }

@@ -140,14 +140,17 @@ std::vector<PositionScore> EvalResult::by_position() const {
   return parts;
 }
 
+std::string too_short_for(int64_t context) {
+  return context == 1
+             ? std::string("no row has two tokens")
+             : str("no row has more than the ", context, " tokens that stand before the first scored one");
+}
+
 std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows, int64_t context) {
   std::vector<TokenRow> usable;
   std::copy_if(rows.begin(), rows.end(), std::back_inserter(usable),
                [&](const TokenRow& row) { return static_cast<int64_t>(row.size()) > context; });
-  if (usable.empty())
-    throw Error(ErrorKind::invalid_argument, "evaluation rows",
-                context == 1 ? std::string("no row has two tokens")
-                             : str("no row has more than ", context, " tokens"));
+  if (usable.empty()) throw Error(ErrorKind::invalid_argument, "evaluation rows", too_short_for(context));
   return usable;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
@@ -70,6 +71,8 @@ struct EvalResult {
 // all f32 natural logarithms of probabilities. Takes log_q apart.
 void add_scores(at::Tensor log_q, const at::Tensor& log_p, const at::Tensor& targets, RowScore& row);
 
+// "no row has two tokens": why there is nothing to predict.
+std::string too_short_for(int64_t context);
 // The rows that have anything to predict, those of more than `context` tokens; throws invalid_argument when there are none.
 std::vector<TokenRow> usable_rows(const std::vector<TokenRow>& rows, int64_t context = 1);
 
