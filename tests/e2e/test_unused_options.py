@@ -113,8 +113,8 @@ class Evaluation(e2e.GramianTestCase):
         self.assertNotIn("--sequence-length", result.err)
         self.refused("eval", self.model, "--text", short, says=(short, "--sequence-length"))
         rows = write_rows(self.path("rows.safetensors"), [[5], [6], [7]])
-        self.refused("eval", self.model, "--rows", rows, says=(rows, "more than 1 token"))
-        self.refused("compare", self.model, self.model, "--reference", self.model, "--rows", rows, says=(rows, "more than 1 token"))
+        self.refused("eval", self.model, "--rows", rows, says=(rows, "no row has two tokens"))
+        self.refused("compare", self.model, self.model, "--reference", self.model, "--rows", rows, says=(rows, "no row has two tokens"))
 
 
 if __name__ == "__main__":

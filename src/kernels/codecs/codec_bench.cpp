@@ -76,8 +76,8 @@ void register_all() {
     for (const Shape& shape : kShapes) {
       const std::string tail = "/" + std::string(codec.name) + "/" + shape.name;
       benchmark::RegisterBenchmark(("decode" + tail).c_str(), decode, codec, shape);
-      // Levels above avx2 use its functions.
-      for (int i = 0; i <= static_cast<int>(std::min(detected_cpu_level(), CpuLevel::avx2)); ++i) {
+      // Levels above avx512 use its functions.
+      for (int i = 0; i <= static_cast<int>(std::min(detected_cpu_level(), CpuLevel::avx512)); ++i) {
         const auto level = static_cast<CpuLevel>(i);
         const std::string full = tail + "/" + std::string(name(level));
         if (!codec.needs_importance)

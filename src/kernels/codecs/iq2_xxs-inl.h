@@ -106,13 +106,12 @@ GRAMIAN_INLINE Floats fit_four(const Lanes& lanes, Floats largest) noexcept {
 
 // Points and their levels for all groups, and the sums that judge them.
 struct Choice {
-  Ints point[kGroups];
+  Ints code[kGroups];  // as Tables::codes has them
   Floats sum_xq, sum_qq;
 };
 
 GRAMIAN_INLINE void choose(const Tables& tables, const Lanes& lanes, Floats inverse, Floats scale,
                            Choice& choice) noexcept {
-  Ints codes[kGroups];
   for (int g = 0; g < kGroups; ++g) {
     Ints combination = {}, code = {};
     for (int i = kGroup - 1; i >= 0; --i) {
@@ -123,29 +122,31 @@ GRAMIAN_INLINE void choose(const Tables& tables, const Lanes& lanes, Floats inve
     }
     for (int b = 0; b < kLanes; ++b) {
       const auto u = static_cast<size_t>(combination[b]);
-      int point = tables.point[u];
-      if (point < 0) {
-        const uint32_t place = nearest_neighbour(tables, tables.neighbours[u], lanes.a_rows[b] + g * kGroup,
-                                                 lanes.root_rows[b] + g * kGroup, scale[b]);
-        point = tables.points[place];
-        code[b] = tables.codes[place];
-      }
-      choice.point[g][b] = point;
+      if (tables.point[u] >= 0) continue;
+      code[b] = tables.codes[nearest_neighbour(tables, tables.neighbours[u], lanes.a_rows[b] + g * kGroup,
+                                               lanes.root_rows[b] + g * kGroup, scale[b])];
     }
-    codes[g] = code;
+    choice.code[g] = code;
   }
   choice.sum_xq = choice.sum_qq = Floats{};
   for (int g = 0; g < kGroups; ++g) {
     for (int i = 0; i < kGroup; ++i) {
-      const Floats q = converted((codes[g] >> (2 * i) & 3) * 2 + 1);
+      const Floats q = converted((choice.code[g] >> (2 * i) & 3) * 2 + 1);
       choice.sum_xq += lanes.wa[g * kGroup + i] * q;
       choice.sum_qq += lanes.w[g * kGroup + i] * q * q;
     }
   }
 }
 
+// The point that has this code.
+inline uint32_t point_of(const Tables& tables, int code) noexcept {
+  int combination = 0;
+  for (int i = kGroup - 1; i >= 0; --i) combination = combination * kLevels + (code >> (2 * i) & 3);
+  return static_cast<uint32_t>(tables.point[static_cast<size_t>(combination)]);
+}
+
 GRAMIAN_INLINE void keep(Ints mask, const Choice& from, Choice& kept) noexcept {
-  for (int g = 0; g < kGroups; ++g) kept.point[g] = mask ? from.point[g] : kept.point[g];
+  for (int g = 0; g < kGroups; ++g) kept.code[g] = mask ? from.code[g] : kept.code[g];
 }
 
 // x, importance [256 · count], count <= kBlocks.
@@ -204,7 +205,7 @@ GRAMIAN_TARGET void encode(const Tables& tables, const float* x, const float* im
       scales[b] = live[lane] != 0 ? scale[lane] : 0;
       for (int g = 0; g < kGroups && live[lane] != 0; ++g) {
         const auto signs = static_cast<uint32_t>(lanes.signs[g][lane] ^ (negative[lane] & 127));
-        words[2 * b] |= static_cast<uint32_t>(kept.point[g][lane]) << (8 * g);
+        words[2 * b] |= point_of(tables, kept.code[g][lane]) << (8 * g);
         words[2 * b + 1] |= signs << (7 * g);
       }
     }

@@ -1,6 +1,7 @@
 #include "kernels/codecs/iq2_xxs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -47,11 +48,10 @@ void decode_iq2_xxs(const uint8_t* in, int64_t n, float* out) noexcept {
       std::memcpy(&codes, points + 4, sizeof(codes));
       const float scale = d * (0.5f + static_cast<float>(codes >> 28)) * 0.25f;
       for (int g = 0; g < 4; ++g, out += iq2_xxs::kGroup) {
-        const unsigned signs = iq2_xxs::all_signs((codes >> (7 * g)) & 127u);
-        for (size_t i = 0; i < iq2_xxs::kGroup; ++i) {
-          const float value = scale * iq2_xxs::kDecoded[tables.levels[points[g]][i]];
-          out[i] = (signs >> i & 1u) != 0 ? -value : value;
-        }
+        const auto& values = tables.values[points[g]];
+        const auto& signs = tables.sign_bits[(codes >> (7 * g)) & 127u];
+        for (size_t i = 0; i < iq2_xxs::kGroup; ++i)
+          out[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(scale * values[i]) ^ signs[i]);
       }
     }
   }

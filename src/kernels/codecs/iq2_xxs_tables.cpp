@@ -54,9 +54,13 @@ Tables make_tables() {
       const auto level = static_cast<uint8_t>((kGridCodes[p] >> (2 * i)) & 3);
       tables.levels[p][static_cast<size_t>(i)] = level;
       tables.decoded[static_cast<size_t>(i)][p] = kDecoded[level];
+      tables.values[p][static_cast<size_t>(i)] = kDecoded[level];
       combination = combination * kLevels + level;
     }
     tables.point[static_cast<size_t>(combination)] = static_cast<int16_t>(p);
+  }
+  for (unsigned code = 0; code < 128; ++code) {
+    for (unsigned i = 0; i < kGroup; ++i) tables.sign_bits[code][i] = (all_signs(code) >> i & 1u) << 31;
   }
   for (int u = 0; u < kCombinations; ++u) {
     const auto place = static_cast<size_t>(u);

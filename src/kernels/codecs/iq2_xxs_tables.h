@@ -27,6 +27,9 @@ struct Tables {
   std::array<std::array<uint8_t, kGroup>, 256> levels;
   // [i][p]: what weight i of point p decodes to at scale 1.
   std::array<std::array<float, 256>, kGroup> decoded;
+  // [p][i] the same, and the sign bits that code s gives to weight i of a group.
+  std::array<std::array<float, kGroup>, 256> values;
+  std::array<std::array<uint32_t, kGroup>, 128> sign_bits;
   // Combination -> point of the grid, or -1.
   std::array<int16_t, kCombinations> point;
   std::array<Neighbours, kCombinations> neighbours;
