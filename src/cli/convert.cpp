@@ -100,7 +100,7 @@ void add_convert(CLI::App& app) {
       ->default_val("gguf");
   verb.add_flag("--force", flags->repack.force, "Replace an output folder that exists");
   verb.add_option("--type", flags->type, "Type of the weight matrices of a GGUF file")
-      ->check(CLI::IsMember({"F32", "F16", "BF16"}, CLI::ignore_case))
+      ->transform(CLI::IsMember({"F32", "F16", "BF16"}, CLI::ignore_case))
       ->capture_default_str();
   add_common(verb, common, [flags, common] { run(*flags, *common); });
 }
