@@ -293,6 +293,7 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   ModuleSettings settings{job.compat_gptqmodel ? method->compat : method->defaults, {}};
   job.recipe_problems.check([&] { settings = patched(settings, recipe.defaults); });
   if (flags.multiples) given.search = parse_multiples(*flags.multiples);
+  job.type_mix = given.type ? given.type_mix : recipe.defaults.type_mix;
   if (flags.type) {
     // Some type, so that nothing says that one is missing.
     given.type = find_codec("IQ2_XXS");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/gguf/type_mix.h"
 #include "formats/module_patterns.h"
 #include "solve/fallback.h"
 #include "solve/quantized.h"
@@ -27,6 +28,8 @@ struct SettingsPatch {
   std::optional<double> mse, damp_percent, damp_step;
   std::optional<ScaleSearch> search;
   std::optional<const Codec*> type;  // of a GGUF file's blocks
+  const gguf::TypeMix* type_mix =
+      nullptr;  // where `type` is most modules' one of it; of a recipe's defaults alone
   std::optional<bool> anchored, importance_weighted;
   std::optional<int> refine;
   std::optional<bool> refine_scales;

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/format.h"
+#include "formats/gguf/type_mix.h"
 #include "formats/gguf_format.h"
 #include "formats/json.h"
 #include "formats/linear_format.h"
@@ -132,8 +133,12 @@ SettingsPatch read_settings(RecipeFields& fields, const std::string& where, cons
   if (const auto sweeps = fields.whole_or_null("refine", 100)) patch.refine = static_cast<int>(*sweeps);
   patch.refine_scales = fields.boolean({"refine_scales"});
   patch.damp_percent = fields.number("damp_percent", 1e-12, 0.999999);
-  if (const auto type = fields.text({"type"}, block_type_names())) {
-    patch.type = &parse_block_type(*type);
+  std::vector<std::string> types = block_type_names();
+  for (const gguf::TypeMix& mix : gguf::type_mixes()) types.emplace_back(mix.name);
+  if (const auto type = fields.text({"type"}, types)) {
+    const gguf::TypeMix* mix = gguf::find_type_mix(*type);
+    patch.type = mix == nullptr ? &parse_block_type(*type) : find_codec(mix->type);
+    patch.type_mix = mix;
   } else if (fields.take("type") != nullptr) {
     patch.type =
         find_codec("IQ2_XXS");  // refused by now; some type, so that nothing says that one is missing
@@ -222,6 +227,8 @@ class Reader {
                      "dynamic", "hessian", "damp_auto_increment", "activation_bits", "true_sequential"},
                     "holds for the whole job, not for some modules");
       patch = read_settings(fields, where_, place, problems_);
+      if (patch.type_mix != nullptr)
+        fields.problem("type", "is a mixture, which is for all modules", "give the rule a single type");
       fields.finish();
       if (exclude && !overrides.empty()) fields.problem("settings", "of modules that stay as they are");
     }

@@ -206,6 +206,9 @@ TEST(Recipe, ModelOptimizersQuantizers) {
   EXPECT_EQ(compensated.method, "gptq_nvfp4");
   EXPECT_EQ(compensated.defaults.damp_percent, 0.3);
   EXPECT_FALSE(compensated.defaults.bits);
+  EXPECT_STREQ(sound("method: rtn\nformat: gguf\ntype: q5_k_m").defaults.type_mix->name, "q5_k_m");
+  EXPECT_SAYS(refused("method: rtn\nformat: gguf\ntype: q4_k\ndynamic: {'.*down_proj': {type: q4_k_m}}"),
+              "is a mixture, which is for all modules");
   EXPECT_SAYS(refused(nvfp4_recipe("{method: local_hessian, block_size: 32}")),
               "block_size: 32 is none of 16");
   EXPECT_SAYS(refused(nvfp4_recipe("{method: mse, step_size: 1.0e-5}")), "step_size: gives no multiples");

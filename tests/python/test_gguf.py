@@ -98,8 +98,8 @@ class Bundled(TestCase):
     def test_importance_by_hooks(self):
         """Sums of a forward in another order of additions: next to no code differs, and nothing else does."""
         own, hooks = self.folder / "own.gguf", self.folder / "hooks.gguf"
-        self.native(own, "--method", "imatrix", "--type", "q4_k")
-        report = self.quantize(hooks, method="imatrix", type="q4_k")
+        self.native(own, "--method", "imatrix", "--type", "q4_k_m")
+        report = self.quantize(hooks, method="imatrix", type="q4_k_m")
         self.assertEqual(report["sequential"], "none")
         self.assertEqual(report["fallbacks"], 0)
         self.assertEqual(gramian.read_gguf(own).metadata, gramian.read_gguf(hooks).metadata)
