@@ -39,6 +39,8 @@ CELLS = [
     ("compressed-tensors, W8A8", [*GPTQ, "--format", "compressed-tensors", "--bits", "8", "--group-size", "-1", "--activation-bits", "8"],
      "transformers", "float32", 0.06, 3e-3),
     ("compressed-tensors, W4A8", ["--method", "qqq", "--format", "compressed-tensors"], "transformers", "float32", 0.06, 3e-3),
+    ("compressed-tensors, FP8 weights", ["--method", "gptq_fp8", "--activation-bits", "16"], "transformers", "float32", 1e-3, 1e-6),
+    ("compressed-tensors, FP8", ["--method", "gptq_fp8"], "transformers", "float32", 0.06, 3e-3),
     ("qqq, groups of 128, by `gramian.quantize()`", {"method": "qqq"}, "QQQ_TORCH", "float16", 0.06, 3e-3),
     ("gptq, 4 bits, by `gramian.quantize()`", {"method": "gptq"}, "GPTQ_TORCH", "float16", 0.01, 1e-4),
     ("compressed-tensors, W4A16, by `gramian.quantize()`", {"method": "gptq", "format": "compressed-tensors"}, "transformers", "float32",
@@ -55,7 +57,7 @@ BLOCKS = [
     ("F16", ("--type", "F16")),
     *((f"{kind}, {method}", ["--format", "gguf", "--method", method, "--type", kind]) for kind, method in (
         ("q8_0", "rtn"), ("q4_0", "rtn"), ("q4_1", "rtn"), ("q5_0", "rtn"), ("q5_1", "rtn"), ("iq4_nl", "imatrix"), ("q4_k", "imatrix"),
-        ("q5_k", "imatrix"), ("q6_k", "imatrix"), ("q2_k", "gptq"), ("iq2_xxs", "imatrix"), ("iq2_xxs", "gptq"))),
+        ("q5_k", "imatrix"), ("q6_k", "imatrix"), ("q4_k_m", "imatrix"), ("q2_k", "gptq"), ("iq2_xxs", "imatrix"), ("iq2_xxs", "gptq"))),
     ("q4_k, by `gramian.quantize()`", {"method": "imatrix", "type": "q4_k"}),
 ]
 BLOCK_ROWS = 2
@@ -94,6 +96,7 @@ stands in its sources; neither is run here. no: there is no reader for it. not r
 | `gptq_v2` | *tested* | **measured** | through GPT-QModel, not run | no | in sources |
 | `compressed-tensors` W4A16, W8A16 | *tested* | no | **measured** | no | documented |
 | `compressed-tensors` W8A8, W4A8 | *tested* | no | **measured** | no | documented |
+| `compressed-tensors` FP8 | *tested* | no | **measured** | no | documented |
 | `compressed-tensors` NVFP4 | *tested* | no | no, on GPUs alone | no | documented |
 | GGUF, F16 and BF16 | *tested* | no | **measured** (F16), decoded to a plain model | **measured** (F16) | one file, documented for vLLM |
 | GGUF, Q4_K and IQ2_XXS | *tested* | no | **measured**, decoded | **measured** | one file, documented for vLLM |
