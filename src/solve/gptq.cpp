@@ -94,16 +94,11 @@ class ChunkSolve {
         scale_out_(scale + first_row * groups_),
         zero_out_(zero == nullptr ? nullptr : zero + first_row * groups_),
         dead_(plan.dead.const_data_ptr<bool>()),
-        weights_(columns_ * kBlockRows),
+        weights_(rows_to_lanes(plan.weight.const_data_ptr<float>() + first_row * columns_, rows_, columns_)),
         scale_(groups_ * kBlockRows, 1.0f),
         zero_(zero == nullptr ? 0 : groups_ * kBlockRows),
         slab_(group_size_ * kBlockRows),
         empty_(groups_ * kBlockRows) {
-    const float* source = plan.weight.const_data_ptr<float>() + first_row * columns_;
-    for (int64_t r = 0; r < rows_; ++r) {
-      const float* row = source + r * columns_;
-      for (int64_t j = 0; j < columns_; ++j) weights_[j * kBlockRows + r] = row[j];
-    }
     for (int64_t slab = 0; slab < groups_; ++slab) {
       const int64_t group = plan.layout.slab_group[slab];
       for (int64_t r = 0; r < rows_; ++r) {

@@ -34,15 +34,9 @@ class ChunkSolve {
         rows_(std::min(kBlockRows, plan.rows - first)),
         first_(first),
         blocks_(blocks),
-        weights_(static_cast<size_t>(plan.columns * kBlockRows)),
+        weights_(rows_to_lanes(plan.weight + first * plan.columns, rows_, plan.columns)),
         values_(static_cast<size_t>(plan.codec.block)),
-        decoded_(values_.size()) {
-    const float* source = plan.weight + first * plan.columns;
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t j = 0; j < plan.columns; ++j)
-        weights_[static_cast<size_t>(j * kBlockRows + r)] = source[r * plan.columns + j];
-    }
-  }
+        decoded_(values_.size()) {}
 
   // Σ e² / 2 over all columns that are not dead.
   double run() {

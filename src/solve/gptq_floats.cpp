@@ -46,13 +46,7 @@ class ChunkSolve {
         rows_(std::min(kBlockRows, plan.rows - first)),
         codes_(codes + first * plan.columns),
         scale_(plan.scale + first * plan.groups),
-        weights_(static_cast<size_t>(plan.columns * kBlockRows)) {
-    const float* source = plan.weight + first * plan.columns;
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t j = 0; j < plan.columns; ++j)
-        weights_[static_cast<size_t>(j * kBlockRows + r)] = source[r * plan.columns + j];
-    }
-  }
+        weights_(rows_to_lanes(plan.weight + first * plan.columns, rows_, plan.columns)) {}
 
   // Σ e² / 2 over all columns that are not dead.
   double run() {

@@ -1,6 +1,7 @@
 #include "solve/grouping.h"
 
 #include "base/error.h"
+#include "kernels/solve/product.h"
 #include "tensor/ops.h"
 
 namespace gramian {
@@ -63,6 +64,15 @@ QuantizedLinear empty_result(const Grouping& grouping, bool zero_points) {
   result.scale = tensor::empty({grouping.rows, grouping.groups()}, at::kFloat);
   if (zero_points || grouping.rule.asymmetric) result.zero = tensor::zeros(result.scale.sizes(), at::kChar);
   return result;
+}
+
+std::vector<float> rows_to_lanes(const float* rows, int64_t count, int64_t columns) {
+  std::vector<float> lanes(static_cast<size_t>(columns * kBlockRows));
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t j = 0; j < columns; ++j)
+      lanes[static_cast<size_t>(j * kBlockRows + r)] = rows[r * columns + j];
+  }
+  return lanes;
 }
 
 void note_factor(QuantizedLinear& result, const Factor& factor) {

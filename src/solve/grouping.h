@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/solve/grid.h"
 #include "solve/factor.h"
@@ -32,6 +33,8 @@ void check_scales(const at::Tensor& scale);
 // A result of this shape whose tensors are still to be filled; zero points are there where the grid has them, and with
 // `zero_points`, at 0.
 QuantizedLinear empty_result(const Grouping& grouping, bool zero_points = false);
+// Up to kBlockRows rows [count, columns] as [columns][kBlockRows] (kernels/solve/block.h), zeros in the lanes beyond them.
+std::vector<float> rows_to_lanes(const float* rows, int64_t count, int64_t columns);
 // damp, damp_attempts, diagonal_spread and dead_columns of a result that came of this factor.
 void note_factor(QuantizedLinear& result, const Factor& factor);
 // A positive scale as `type` stores it; one that would vanish becomes the smallest number of the type.
