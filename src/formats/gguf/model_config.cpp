@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int64_t kLayersMax = 65536;  // as config.json may say
+
 // 1e-5 of the f32 that is nearest to it.
 double shortest(double value) {
   const auto single = static_cast<float>(value);
@@ -211,6 +213,8 @@ Json model_config(const Metadata& metadata, const std::vector<File>& files, cons
   const int64_t head = keys.integer("attention.key_length").value_or(hidden / heads);
   if (keys.integer("attention.value_length").value_or(head) != head)
     keys.unsupported("keys and values of different lengths");
+  const int64_t layers = keys.required("block_count");
+  if (layers < 1 || layers > kLayersMax) keys.refuse("block_count", str("does not lie in 1..", kLayersMax));
   const Tensor* embedding = find(files, "token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     throw Error(ErrorKind::corrupt_data, where, "has no matrix \"token_embd.weight\"",
@@ -221,7 +225,7 @@ Json model_config(const Metadata& metadata, const std::vector<File>& files, cons
   config["vocab_size"] = embedding->shape[0];
   config["hidden_size"] = hidden;
   config["intermediate_size"] = keys.required("feed_forward_length");
-  config["num_hidden_layers"] = keys.required("block_count");
+  config["num_hidden_layers"] = layers;
   config["num_attention_heads"] = heads;
   config["num_key_value_heads"] = keys.integer("attention.head_count_kv").value_or(heads);
   config["head_dim"] = head;
