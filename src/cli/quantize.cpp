@@ -31,9 +31,11 @@ int parse_lanes(const std::string& text) {
   char rest = 0;
   if (std::sscanf(text.c_str(), "cpu:%d%c", &count, &rest) == 1 && count >= 1 && count <= 1024) return count;
   const bool other_device = text.starts_with("cuda") || text.starts_with("mps") || text.starts_with("xpu");
-  throw Error(other_device ? ErrorKind::unsupported : ErrorKind::invalid_argument, "--lanes",
-              str("'", text, "'", other_device ? ": only CPU lanes are built" : " is not of the form cpu:N"),
-              "for example --lanes cpu:2");
+  throw Error(
+      other_device ? ErrorKind::unsupported : ErrorKind::invalid_argument, "--lanes",
+      str("'", text, "'",
+          other_device ? ": only CPU lanes are built" : " is not of the form cpu:N, N from 1 to 1024"),
+      "for example --lanes cpu:2");
 }
 
 std::string summary(const Json& report) {

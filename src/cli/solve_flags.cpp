@@ -61,6 +61,10 @@ class GivenSettings {
   // Those of a solver that compensates errors.
   void note_compensation(const std::string& reason) {
     note_order(reason);
+    note_codes(reason);
+  }
+  // Those of codes that are chosen with their scales.
+  void note_codes(const std::string& reason) {
     note(reason, &SettingsPatch::static_groups, "--static-groups", "static_groups");
     note(reason, &SettingsPatch::refine, "--refine", "refine");
     note(reason, &SettingsPatch::refine_scales, "--no-refine-scales", "refine_scales");
@@ -81,6 +85,7 @@ class GivenSettings {
 void note_method_options(const Method& method, GivenSettings& given) {
   const std::string reason = "method " + method.name;
   if (!method.searches()) given.note(reason, &SettingsPatch::search, "--scale-multiples", "step_size");
+  if (method.compensates() && is_float(method.defaults.grid.kind)) given.note_codes(reason);
   if (method.compensates()) return;
   given.note(reason, &SettingsPatch::damp_percent, "--damp-percent", "damp_percent");
   given.note(reason, &SettingsPatch::damp_step, "--damp-step", "damp_auto_increment");
@@ -125,8 +130,9 @@ void note_grid_options(QuantizeJob& job, GivenSettings& given) {
 }
 
 // llama.cpp says which type the head of a file has.
-void check_head(QuantizeJob& job, const SolveFlags& flags, const Recipe& recipe) {
-  if (!job.head || job.format != gguf_format().name()) return;
+void check_head(QuantizeJob& job, const Method& method, const SolveFlags& flags, const Recipe& recipe) {
+  const bool gguf = job.format == gguf_format().name();
+  if (!job.head || (!gguf && !is_float(method.defaults.grid.kind))) return;
   const auto rule = std::find_if(job.rules.begin(), job.rules.end(),
                                  [](const ModuleRule& one) { return !one.exclude && one.names_head(); });
   const std::string name = flags.head_bits           ? "--lm-head-bits"
@@ -134,7 +140,8 @@ void check_head(QuantizeJob& job, const SolveFlags& flags, const Recipe& recipe)
                            : rule == job.rules.end() ? "--untie"
                                                      : "rule " + quote_name(rule->written);
   job.recipe_problems.add(Error(ErrorKind::invalid_argument, name,
-                                "in a GGUF file the head gets the type that llama.cpp gives it",
+                                gguf ? "in a GGUF file the head gets the type that llama.cpp gives it"
+                                     : "beside weights of floats the head stays as it is",
                                 "leave it out"));
   job.head.reset();
 }
@@ -144,7 +151,7 @@ void check_compat(QuantizeJob& job, const Method& method) {
   if (!job.compat_gptqmodel) return;
   const bool gguf = job.format == gguf_format().name();
   const GridKind kind = method.defaults.grid.kind;
-  if (!gguf && kind != GridKind::nvfp4 && kind != GridKind::ggml) return;
+  if (!gguf && !is_float(kind) && kind != GridKind::ggml) return;
   job.recipe_problems.add(Error(ErrorKind::invalid_argument, "--compat",
                                 gguf ? std::string("GPT-QModel's rules are not for GGUF files")
                                      : str("GPT-QModel's rules are not for method ", method.name),
@@ -284,7 +291,7 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   if (recipe.sequential) job.sequential = *recipe.sequential;
   job.format = flags.format.value_or(recipe.format.value_or(method->format));
   check_compat(job, *method);
-  check_head(job, flags, recipe);
+  check_head(job, *method, flags, recipe);
   SettingsPatch given = flags.settings;
   if (flags.asymmetric || flags.symmetric) given.symmetric = flags.symmetric;
   if (flags.static_groups) given.static_groups = true;
@@ -310,7 +317,7 @@ void settle_solve(const SolveFlags& flags, const Recipe& recipe, QuantizeJob& jo
   note_method_options(*method, all_given);
   note_grid_options(job, all_given);
   settings = patched(settings, given);
-  if (!method->compensates()) settings.solve.refine = 0;
+  if (!method->compensates() || is_float(method->defaults.grid.kind)) settings.solve.refine = 0;
   job.solve = settings.solve;
   job.fallback = settings.fallback;
   if (flags.fallback) job.fallback.strategy = parse_fallback_strategy(*flags.fallback);

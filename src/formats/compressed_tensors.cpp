@@ -167,6 +167,8 @@ class CompressedTensors final : public LinearFormat {
         module.zero = unpack_bits(zeros.t(), n, grid.bits, offset).t().contiguous();
       }
     } else if (is_fp8(grid)) {
+      if (module.scale.le(0).any().item<bool>())
+        refuse_part(name + ".weight_scale", "holds scales that are not positive");
       const at::Tensor values = expect(parts, name, "weight", {at::kFloat8_e4m3fn}, {n, k});
       module.e4m3 = true;
       module.codes = values.contiguous().view(at::kChar);

@@ -152,7 +152,8 @@ class Folder {
     }
     for (const auto& [name, tensor] : tensors_) {
       if (tensor.dtype == DType::f8_e4m3 && !is_scale(name) && !is_of_module(name))
-        faults_.push_back(quote_name(name) + ": FP8 codes without " + name + "_scale_inv");
+        faults_.push_back(quote_name(name) + ": FP8 codes without " + name +
+                          (modules_ ? "_scale" : "_scale_inv"));
     }
     if (faults_.empty()) return;
     std::string all;

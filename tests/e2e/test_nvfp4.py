@@ -241,7 +241,9 @@ class Compensation(FloatsTestCase):
         refused("fp8", "--group-size", 32, says=("--group-size", "32"))
         refused("fp8", "--asym", says=("--asym", "FP8"))
         refused("fp8", "--mse", 2, says=("--mse", "FP8"))
-        refused("fp8", "--lm-head-bits", 8, "--untie", says=("--lm-head-bits", "beside FP8 the head stays as it is"))
+        for head in (("--lm-head-bits", 8), ("--lm-head-bits", 8, "--untie")):
+            refused("fp8", *head, says=("--lm-head-bits", "the head stays as it is", "leave it out"))
+        refused("gptq_fp8", "--compat", "gptqmodel", says=("--compat", "not for method gptq_fp8"))
         refused("gptq_fp8", "--fallback", "mean", says=("--fallback", "rounded plainly"))
 
     def test_experts_without_tokens_are_rounded(self):
@@ -251,6 +253,24 @@ class Compensation(FloatsTestCase):
             starved = [module for module in report["modules"] if module["fallback"]]
             self.assertTrue(starved and all(".experts.2." in module["name"] for module in starved))
             self.assertEqual({module["method"] for module in starved}, {fallback})
+
+    def test_options_of_other_grids_are_named(self):
+        for method in ("gptq_fp8", "gptq_nvfp4"):
+            result = self.ok("quantize", self.model, "-o", self.path(method), "--method", method, "--calibration", self.rows, "--refine", 5,
+                             "--static-groups")
+            self.assertRegex(result.err, f'method {method} has no use for "--static-groups", "--refine"')
+
+    def test_damaged_scales_are_found(self):
+        out, _ = self.job("scales", "fp8")
+        name = next(iter(self.tiny.linears())) + ".weight_scale"
+        whole = e2e.read_safetensors(out / "model.safetensors")
+        for value in (0.0, -0.5):
+            values = whole[name].values()
+            values[1] = value
+            e2e.write_safetensors(out / "model.safetensors", {**whole, name: tensor(whole[name].dtype, whole[name].shape, values)})
+            self.refused("verify", out, code=3, says=(name, "not positive"))
+        e2e.write_safetensors(out / "model.safetensors", {key: value for key, value in whole.items() if key != name})
+        self.refused("verify", out, says=(name,))
 
     def test_damaged_codes_are_found(self):
         out, _ = self.job("damaged", "fp8")
