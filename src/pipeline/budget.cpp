@@ -164,7 +164,7 @@ class Estimate {
     const bool deferred =
         calibrator_.sequential == Sequential::none && calibrator_.statistic != Statistic::hessian;
     const int64_t lanes = std::max(calibrator_.lanes, 1);
-    moment.parts.push_back({"modules being solved", 13 * pause.rows * pause.columns *
+    moment.parts.push_back({"modules being solved", solving_bytes(pause.rows, pause.columns) *
                                                         (deferred ? lanes : std::min(lanes, pause.modules))});
     return moment;
   }
@@ -178,7 +178,7 @@ class Estimate {
              {"buffers", kLaneSlack * calibrator_.lanes},
              {"statistics", one_sum(columns) * std::max(calibrator_.lanes, 1)},
              {"factor", factoring_bytes(columns)},
-             {"modules being solved", 13 * head_->out_features * columns}}};
+             {"modules being solved", solving_bytes(head_->out_features, columns)}}};
   }
 
   const Model& model_;
@@ -235,6 +235,8 @@ void add_seconds(BudgetPlan& plan, const std::vector<LayerProbe>& kinds, const s
 }
 
 }  // namespace
+
+int64_t solving_bytes(int64_t rows, int64_t columns) { return 13 * rows * columns; }
 
 Activations parse_activations(const std::string& text) {
   if (text == "auto") return Activations::automatic;

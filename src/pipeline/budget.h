@@ -17,6 +17,10 @@
 
 namespace gramian {
 
+// What a module of this shape takes while it is solved: the fp32 weight, codes, packed words, what is read back, the weight that the forward
+// goes on with (docs/memory.md).
+int64_t solving_bytes(int64_t rows, int64_t columns);
+
 enum class Activations { automatic, suspend, spill, replay };
 // "auto", "suspend", "spill", "replay"; throws invalid_argument for another word.
 Activations parse_activations(const std::string& text);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/resources.h"
+#include "pipeline/budget.h"
 
 namespace gramian {
 namespace {
@@ -30,9 +31,8 @@ void refuse_small_memory(const QuantizePlan& plan, const Checkpoint& source, boo
     for (const PlannedModule& module : layer) {
       if (!module.quantize) continue;
       const Linear& linear = module.linear;
-      // What a module takes while it is solved, as budget.cpp counts it.
-      keep(linear.name,
-           stored_bytes(source, linear.tensor_name()) + 13 * linear.out_features * linear.in_features);
+      keep(linear.name, stored_bytes(source, linear.tensor_name()) +
+                            solving_bytes(linear.out_features, linear.in_features));
     }
   }
   for (const std::string& name : one_file ? plan.copied : std::vector<std::string>())
